@@ -1,0 +1,161 @@
+"""Files that survive: the one home of fsync, rename and allocation.
+
+A write here is: a temporary name in the same directory, write, fsync, rename, fsync of the directory, every
+result checked. When replace() or Reservation.publish() returns, the content is on the disk under its name;
+when they raise, the name shows the old content or the new one, never a part. After a failed fsync a fresh
+file is written: the kernel reports a lost page once, and a second fsync of the same file may lie (fsync(2)).
+MXQ_SYNC=0 skips the fsyncs, and with them what a power loss would keep.
+"""
+
+import os
+
+_SYNC = os.environ.get("MXQ_SYNC") != "0"
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def sync(fd):
+    """fsync an open file or directory."""
+    if _SYNC:
+        os.fsync(fd)
+
+
+def sync_directory(path):
+    """Make the names in directory `path` durable."""
+    if not _SYNC:
+        return
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def write_all(fd, data):
+    """Write all of `data`; a short write is gone on with, until the error that cut it shows itself."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view):]
+
+
+def create(path, mode=0o600):
+    """Create and open a new file for writing; what a dead process of our pid left under the name goes."""
+    try:
+        return os.open(path, _NEW, mode)
+    except FileExistsError:
+        os.unlink(path)
+        return os.open(path, _NEW, mode)
+
+
+def replace(path, data):
+    """Put `data` (bytes) under `path`, atomically and durably; the temporary name is `.NAME.PID`."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, ".%s.%d" % (name, os.getpid()))
+    fd = create(temporary)
+    try:
+        try:
+            write_all(fd, data)
+            sync(fd)
+        finally:
+            os.close(fd)
+        os.rename(temporary, path)
+    except BaseException:
+        discard(temporary)
+        raise
+    sync_directory(folder)
+
+
+def move(source, target):
+    """Rename within one file system, durably in both directories."""
+    os.rename(source, target)
+    sync_directory(os.path.dirname(target))
+    if os.path.dirname(source) != os.path.dirname(target):
+        sync_directory(os.path.dirname(source))
+
+
+def discard(path):
+    """Remove `path` if it can be removed; nothing depends on it being gone."""
+    try:
+        os.unlink(path)
+    except OSError:
+        pass
+
+
+def make_directory(path):
+    """Make directory `path` with mode 0700 whatever the umask, and its parents alike, durably."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_directory(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    os.chmod(path, 0o700)       # a umask of 0777 would have left it closed to ourselves
+    sync_directory(parent)
+
+
+class Reservation:
+    """Room for one record, allocated under a hidden name before it is needed.
+
+    A disk that fills later cannot keep the record out: its blocks are there, and a rename over an
+    existing name needs no new directory block.
+    """
+
+    def __init__(self, path, size_b):
+        """Allocate `size_b` bytes under `path`; OSError (ENOSPC, EDQUOT, EFBIG, ...) when there is no room."""
+        self.path = path
+        self._fd = create(path)
+        try:
+            os.posix_fallocate(self._fd, 0, size_b)
+        except BaseException:
+            self.drop()
+            raise
+
+    def publish(self, target, data):
+        """Fill with `data` and rename over `target`, durably; after an error call it again.
+
+        The reserved file is used until its fsync fails or it is gone; then a fresh one is written.
+        """
+        if self._fd is None:
+            return replace(target, data)
+        try:
+            os.lseek(self._fd, 0, os.SEEK_SET)
+            write_all(self._fd, data)
+            os.ftruncate(self._fd, len(data))
+        except OSError:
+            # Stale handle, dead disk: a fresh file next time. The room stays reserved unless that is what fails.
+            self._give_up_if_gone()
+            raise
+        try:
+            sync(self._fd)
+        except OSError:
+            self.drop()
+            raise
+        try:
+            os.rename(self.path, target)
+        except OSError:
+            self._give_up_if_gone()
+            raise
+        self._close()
+        sync_directory(os.path.dirname(target))
+
+    def _give_up_if_gone(self):
+        try:
+            same = os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+        except OSError:
+            same = False
+        if not same:
+            self.drop()
+
+    def _close(self):
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            try:
+                os.close(fd)
+            except OSError:
+                pass            # NFS may report here what fsync has already confirmed or reported
+
+    def drop(self):
+        """Give the room back."""
+        if self._fd is not None:
+            self._close()
+            discard(self.path)

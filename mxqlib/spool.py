@@ -1,0 +1,130 @@
+"""The spool: one file per run, always replaced by renaming over itself; what cannot be read goes to corrupt/.
+
+Files are claims, not facts: load() believes a file only when it is regular, ours, of sane size, complete, of
+a known format, and named as its content says.
+"""
+
+import errno
+import os
+import stat
+
+from mxqlib import durable, place, record
+from mxqlib.cli import reason
+
+EXTRA_B = 128 << 10         # what an ended record adds to a running one, at most (children, signals, rusage)
+
+
+class Spool:
+    """The spool directory at `path`; nothing is made or checked before open()."""
+
+    def __init__(self, path):
+        self.path = path
+        self.runs = os.path.join(path, "runs")
+        self.output = os.path.join(path, "output")
+        self.corrupt = os.path.join(path, "corrupt")
+
+    def open(self):
+        """Make what is missing; refuse what others could write to. Raises Failure."""
+        place.make_private(self.path)
+        for folder in (self.runs, self.output, self.corrupt):
+            place.make_private(folder)
+        return self
+
+    def exists(self):
+        """True when there is a spool, checked as open() does; nothing is made. Raises Failure."""
+        return place.check_private(self.path) and place.check_private(self.runs)
+
+    def record_path(self, run):
+        """Where the record of `run` is."""
+        return os.path.join(self.runs, run + ".json")
+
+    def embryo_path(self, run):
+        """Where the room for the final record of `run` is."""
+        return os.path.join(self.runs, "." + run)
+
+    def output_path(self, run):
+        """Where the output of a detached run goes that named no file."""
+        return os.path.join(self.output, run + ".log")
+
+    def reserve(self, run, running_b):
+        """Allocate room for the final record of `run`, whose running record has `running_b` bytes."""
+        return durable.Reservation(self.embryo_path(run), running_b + EXTRA_B)
+
+    def put(self, entry):
+        """Write record `entry` (a dict) under its name, atomically and durably. Raises OSError."""
+        durable.replace(self.record_path(entry["run"]), record.encode(entry))
+
+    def names(self):
+        """File names in runs/ that are not hidden, in no order: records, and what is none."""
+        try:
+            return [name for name in os.listdir(self.runs) if not name.startswith(".")]
+        except FileNotFoundError:
+            return []
+
+    def load(self, name):
+        """The record in file `name` of runs/; None when it has gone. Raises record.Damaged, OSError."""
+        return load(os.path.join(self.runs, name))
+
+    def quarantine(self, name, why):
+        """Move file `name` of runs/ to corrupt/, the reason beside it; say so on standard error is the caller's.
+
+        Returns the new name, or None when the file has gone meanwhile. Raises OSError.
+        """
+        place.make_private(self.corrupt)
+        kept, n = name, 0
+        while os.path.lexists(os.path.join(self.corrupt, kept)) or \
+                os.path.lexists(os.path.join(self.corrupt, kept + ".reason")):
+            n += 1
+            kept = "%s.%d" % (name, n)
+        durable.replace(os.path.join(self.corrupt, kept + ".reason"),
+                        (why + "\n").encode("utf-8", "backslashreplace"))
+        try:
+            durable.move(os.path.join(self.runs, name), os.path.join(self.corrupt, kept))
+        except FileNotFoundError:
+            durable.discard(os.path.join(self.corrupt, kept + ".reason"))
+            return None
+        return kept
+
+
+def load(path):
+    """The record in the file at `path`, whose name must be RUN.json; None when it is not there.
+
+    Raises record.Damaged for what is no record, OSError when the disk fails.
+    """
+    run, dot, ending = os.path.basename(path).rpartition(".")
+    if ending != "json" or not record.valid_run(run):
+        raise record.Damaged("not named like a record")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+    except FileNotFoundError:
+        return None
+    except OSError as failure:
+        if failure.errno in (errno.ELOOP, errno.ENXIO):
+            raise record.Damaged("not a regular file") from None
+        if failure.errno == errno.EACCES:
+            raise record.Damaged("cannot be opened: %s" % reason(failure)) from None
+        raise
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise record.Damaged("not a regular file")
+        if found.st_uid != os.geteuid():
+            raise record.Damaged("belongs to user %d" % found.st_uid)
+        if found.st_size > record.LIMIT_B:
+            raise record.Damaged("%d bytes are too many" % found.st_size)
+        return record.decode(_read(fd, found.st_size), run)
+    finally:
+        os.close(fd)
+
+
+def _read(fd, size_b):
+    data = os.read(fd, size_b + 1)
+    if len(data) == size_b:         # one call for all but the odd short read
+        return data
+    parts = [data]
+    while data:
+        data = os.read(fd, 1 << 20)
+        parts.append(data)
+        if sum(map(len, parts)) > record.LIMIT_B:
+            raise record.Damaged("grows while it is read")
+    return b"".join(parts)
