@@ -1,0 +1,73 @@
+# MXQ. The commands run from the tree as they are: nothing is built.
+#
+#   make check          unit, cli, meta, and the quick tests of crash: every commit
+#   make check-crash    all of crash, and what is marked slow elsewhere: minutes
+#   make check-engines  inside Slurm, Grid Engine, HTCondor, GNU parallel, at
+#   make check-scale    many jobs
+#   make long-check     random histories, two faults in a row, stress
+#   make check-installed  the tests of cli, on an installed copy
+#   make lint           source, pages, shell
+#   make bench          the table of doc/BENCHMARKS.md
+#   make install        PREFIX=/usr/local DESTDIR= PYTHON=/usr/bin/python3
+#   make uninstall      removes exactly what install put there
+#
+# One test: make test T='tests/cli/test_reap.py -k passes_status'
+
+PYTHON = /usr/bin/python3
+PREFIX = /usr/local
+DESTDIR =
+VENV = .venv
+# Test processes at once; 0 for none beside pytest itself (needed for --pdb).
+JOBS = 2
+
+pytest = JOBS=$(JOBS) VENV=$(VENV) tools/run-tests
+install = $(PYTHON) -IS tools/install.py --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
+
+all:
+	@echo 'Nothing to build: run bin/mxq-reap, or make check, or make install.'
+
+setup-tests:
+	@tools/setup-tests '$(PYTHON)' '$(VENV)'
+
+check: setup-tests
+	@$(pytest) -m 'not long and (quick or not (crash or slow))' tests/unit tests/cli tests/meta tests/crash
+
+check-crash: setup-tests
+	@$(pytest) -m 'not long and (crash or slow)' tests/unit tests/cli tests/meta tests/crash
+
+check-engines: setup-tests
+	@JOBS=0 VENV=$(VENV) tools/run-tests -m 'not long' tests/engines
+
+check-scale: setup-tests
+	@JOBS=0 VENV=$(VENV) tools/run-tests -m 'not long' tests/scale
+
+long-check: setup-tests
+	@$(pytest) -m long tests
+
+check-installed: setup-tests
+	@rm -rf build/installed
+	@$(PYTHON) -IS tools/install.py --prefix '$(CURDIR)/build/installed' install
+	@MXQ_TEST_BIN='$(CURDIR)/build/installed/bin' \
+		$(pytest) -m 'not long and not slow' tests/cli
+
+test: setup-tests
+	@$(pytest) $(T)
+
+lint:
+	@$(PYTHON) -IS tools/lint.py
+
+bench:
+	@$(PYTHON) bench/bench.py $(B)
+
+install:
+	@$(install) --python '$(PYTHON)' install
+
+uninstall:
+	@$(install) uninstall
+
+clean:
+	rm -rf build $(VENV) $(VENV).new $(VENV).lock
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.PHONY: all setup-tests check check-crash check-engines check-scale long-check \
+	check-installed test lint bench install uninstall clean
