@@ -210,16 +210,18 @@ class Sandbox:
     def kill_all(self, timeout_s=20):
         """Kill every process of the sandbox and return their number.
 
-        Stops all before it kills any: a loop of forks would outrun it.
-        A stranger is never hit: each is held by a pidfd before its
-        environment is read.
+        Stops all before it kills any, and does not believe the first look
+        that finds nobody: a loop of forks would outrun it. A stranger is
+        never hit: each is held by a pidfd before its environment is read.
         """
         killed = set()
         deadline = time.monotonic() + timeout_s
-        while True:
+        looks = 0
+        while looks < (20 if killed else 3):
             pids = self.pids()
+            looks = 0 if pids else looks + 1
             if not pids:
-                break
+                continue
             assert time.monotonic() < deadline, "processes that cannot be killed: %s" % describe(pids)
             for signum in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in pids:
@@ -227,7 +229,6 @@ class Sandbox:
             killed.update(pids)
             for process in self.spawned:
                 process.poll()
-            time.sleep(0.005)
         return len(killed)
 
     def close(self, keep=False):
@@ -340,7 +341,8 @@ def _decode(data):
 
 
 def _all_pids():
-    return [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    # The youngest first: these are the ones that may be gone in a moment.
+    return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
 
 
 def _stat(pid):
