@@ -14,9 +14,9 @@ from tests.meta.source import PACKAGE, closure, list_imports, list_modules, pars
 FORBIDDEN = set("""sqlite3 _sqlite3 argparse json re subprocess logging pathlib tempfile typing dataclasses enum
     signal ctypes socket getopt threading random shutil datetime gettext locale selectors asyncio inspect""".split())
 # In their one home each, as a fallback for a Python that has no such C module.
-FALLBACKS = {"signals": {"signal"}, "process": {"ctypes"}, "child": {"ctypes"}, "record": {"json"}}
-# Inside a function, as most runs do not need them; each is called before the job starts.
-LAZY = {"place": {"pwd"}, "process": {"_ctypes", "ctypes"}, "child": {"_ctypes", "ctypes"}}
+FALLBACKS = {"signals": {"signal"}, "process": {"ctypes"}, "record": {"json"}}
+# Inside a function: what is called before the job starts and rarely needed, or by readers only (json).
+LAZY = {"place": {"pwd"}, "process": {"_ctypes", "ctypes"}, "record": {"json"}}
 MODULES = list_modules()
 PYTHON = "/usr/bin/python3"
 
@@ -71,10 +71,15 @@ def test_what_the_reaper_imports_is_imported_before_the_job_starts():
             assert names_of(node) & FORBIDDEN <= FALLBACKS.get(name, set()), "%s:%d" % (MODULES[name], node.lineno)
 
 
-def test_a_real_run_imports_nothing_forbidden_and_nothing_after_the_start(sandbox):
+@pytest.mark.parametrize("job", [
+    "sleep 0.3 & sleep 0.1; echo JOB >&2; exit 3",
+    "echo JOB >&2; kill -9 $PPID; sleep 0.1; exit 3",
+], ids=["reaper", "front that takes over"])
+def test_a_real_run_imports_nothing_forbidden_and_nothing_after_the_start(sandbox, job):
     done = sandbox.run(PYTHON, "-IS", "-X", "importtime", BIN / "mxq-reap", "-t", "1", "-m", "100", "--",
-                       "sh", "-c", "sleep 0.3 & sleep 0.1; echo JOB >&2; exit 3")
+                       "sh", "-c", job)
     assert done.returncode == 3, done.stderr
+    assert sandbox.record()["state"] == "ended"
     before, mark, after = done.stderr.partition("JOB\n")
     assert mark
     loaded = set(re.findall(r"(?m)^import time:.*\| +([\w.]+)$", before))

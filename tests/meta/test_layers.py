@@ -13,7 +13,7 @@ from tests.meta.source import closure, list_imports, list_modules, list_own_impo
 LAYERS = (
     ("base", "exits units clock signals cli"),
     ("system", "durable process child"),
-    ("words of the spool", "place record spool outcome outer attempt reaper front tree limits"),
+    ("words of the spool", "place record spool outcome outer deliveries attempt reaper front tree limits"),
     ("words of the queue", "jobqueue schema intake outbox delivery capacity"),
     ("commands", "reap collect ls adopt sub run wait ctl"),
 )
