@@ -5,7 +5,8 @@
 #   make check-engines  inside Slurm, Grid Engine, HTCondor, GNU parallel, at
 #   make check-scale    many jobs
 #   make long-check     random histories, two faults in a row, stress
-#   make check-installed  the tests of cli, on an installed copy
+#   make check-installed  the tests of cli, on an installed copy; for another Python
+#                       PYTHON=/path/python3.9 VENV=build/venv-3.9
 #   make lint           source, pages, shell
 #   make bench          the table of doc/BENCHMARKS.md
 #   make install        PREFIX=/usr/local DESTDIR= PYTHON=/usr/bin/python3
