@@ -13,6 +13,7 @@ from mxqlib import __version__, exits, signals
 program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "mxq"
 quiet = False       # -q: warnings are not shown
 verbose = False     # -v: steps are shown
+message_file = None     # where a detached process says what it has to say
 
 
 class Failure(Exception):
@@ -144,13 +145,24 @@ def printable(text):
 
 
 def say(severity, text):
-    """One line on standard error, in one write, so that lines of several processes do not mix.
+    """One line on standard error, in one write, so that lines of several processes do not mix."""
+    write(("%s: %s: %s\n" % (program, severity, printable(text))).encode("utf-8", "backslashreplace"))
 
-    A message that cannot be written is dropped: there is nobody left to tell.
+
+def write(data):
+    """Bytes to standard error, or to the message file of a detached process.
+
+    What cannot be written is dropped: there is nobody left to tell.
     """
-    line = "%s: %s: %s\n" % (program, severity, printable(text))
     try:
-        os.write(2, line.encode("utf-8", "backslashreplace"))
+        if message_file is None:
+            os.write(2, data)
+            return
+        fd = os.open(message_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
     except OSError:
         pass
 

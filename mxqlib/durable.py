@@ -103,30 +103,41 @@ class Reservation:
     def __init__(self, path, size_b):
         """Allocate `size_b` bytes under `path`; OSError (ENOSPC, EDQUOT, EFBIG, ...) when there is no room."""
         self.path = path
-        self._fd = create(path)
+        self.fd = create(path)
         try:
-            os.posix_fallocate(self._fd, 0, size_b)
+            os.posix_fallocate(self.fd, 0, size_b)
         except BaseException:
             self.drop()
             raise
+
+    @classmethod
+    def taken_over(cls, path):
+        """The room that a process which died has reserved; none is no error, publish() then writes afresh."""
+        self = cls.__new__(cls)
+        self.path = path
+        try:
+            self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        except OSError:
+            self.fd = None
+        return self
 
     def publish(self, target, data):
         """Fill with `data` and rename over `target`, durably; after an error call it again.
 
         The reserved file is used until its fsync fails or it is gone; then a fresh one is written.
         """
-        if self._fd is None:
+        if self.fd is None:
             return replace(target, data)
         try:
-            os.lseek(self._fd, 0, os.SEEK_SET)
-            write_all(self._fd, data)
-            os.ftruncate(self._fd, len(data))
+            os.lseek(self.fd, 0, os.SEEK_SET)
+            write_all(self.fd, data)
+            os.ftruncate(self.fd, len(data))
         except OSError:
             # Stale handle, dead disk: a fresh file next time. The room stays reserved unless that is what fails.
             self._give_up_if_gone()
             raise
         try:
-            sync(self._fd)
+            sync(self.fd)
         except OSError:
             self.drop()
             raise
@@ -140,14 +151,14 @@ class Reservation:
 
     def _give_up_if_gone(self):
         try:
-            same = os.path.samestat(os.stat(self.path), os.fstat(self._fd))
+            same = os.path.samestat(os.stat(self.path), os.fstat(self.fd))
         except OSError:
             same = False
         if not same:
             self.drop()
 
     def _close(self):
-        fd, self._fd = self._fd, None
+        fd, self.fd = self.fd, None
         if fd is not None:
             try:
                 os.close(fd)
@@ -156,6 +167,6 @@ class Reservation:
 
     def drop(self):
         """Give the room back."""
-        if self._fd is not None:
+        if self.fd is not None:
             self._close()
             discard(self.path)

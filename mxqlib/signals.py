@@ -18,7 +18,11 @@ URG, XCPU, XFSZ, VTALRM, PROF, WINCH, IO, PWR = (
     int(getattr(_signal, "SIG" + name)) for name in "URG XCPU XFSZ VTALRM PROF WINCH IO PWR".split())
 RTMIN, RTMAX = int(_signal.SIGRTMIN), int(_signal.SIGRTMAX)
 _LAST = int(_signal.NSIG) - 1
-STOPS = (TSTP, TTIN, TTOU, STOP)
+# All that can be blocked and waited for. Faults are not: blocked, they would kill without a trace of where;
+# 32 and 33 are the C library's own (signal(7)).
+CATCHABLE = [n for n in range(1, _LAST + 1)
+             if n not in (KILL, STOP, 32, 33) and n not in (
+                 int(getattr(_signal, "SIG" + key)) for key in "SEGV BUS FPE ILL TRAP SYS".split())]
 
 
 def name(number):
@@ -105,3 +109,13 @@ def die(number):
         pass                    # KILL and STOP have no disposition to set
     unblock([number])
     os.kill(os.getpid(), number)
+
+
+def stop_self():
+    """Stop this process until it gets CONT."""
+    os.kill(os.getpid(), STOP)
+
+
+def send_pidfd(fd, number):
+    """pidfd_send_signal(2): raises ProcessLookupError, PermissionError."""
+    _signal.pidfd_send_signal(fd, number)

@@ -1,0 +1,257 @@
+"""The front: what the caller started. It forks the reaper, waits for it, and ends as MAIN did.
+
+It passes on to MAIN what the caller sends, once each. It is a subreaper, so that MAIN falls to it when the reaper dies:
+it has heard MAIN's pid, or already its status, and writes the record itself. So no single SIGKILL loses an outcome.
+"""
+
+import fcntl
+import os
+
+from mxqlib import attempt as steps
+from mxqlib import child, clock, durable, exits, outcome, process, signals
+from mxqlib.cli import error, reason, warn
+from mxqlib.reaper import Reaper
+
+DETACH = signals.RTMIN
+_OURS = (signals.CHLD, signals.IO)
+
+
+class Front:
+    """The front of one attempt.Attempt; start() once, then wait()."""
+
+    def __init__(self, attempt):
+        self.attempt = attempt
+        self.reaper = None          # pid
+        self.main = None            # the Process, as the reaper told
+        self.main_fd = None         # its pidfd
+        self.started_s = None
+        self.facts = {}             # what else the reaper told: word -> rest of the line
+        self._early = []            # signals that came before MAIN was known
+        self._rest = b""
+        self._reaped = None         # raw wait status of the reaper
+
+    # ---- start ----
+
+    def start(self):
+        """Fork the reaper. Afterwards nothing of the caller's is held here but standard error."""
+        signals.block(signals.CATCHABLE)
+        process.set_name(process.FRONT)
+        process.become_subreaper()
+        self.strangers = set(process.children(os.getpid()))     # what exec left us is none of the job's
+        self.attempt.entry["front"] = process.reference(os.getpid())
+        self.group = os.getpgrp()
+        wire, told = os.pipe()
+        heard, self._extra = os.pipe()
+        self._executed, executing = os.pipe() if self.attempt.detached else (None, None)
+        _wake_by_signal(wire)
+        me = os.getpid()
+        self.reaper = child.fork()
+        if self.reaper == 0:
+            for fd in (wire, self._extra, self._executed):
+                if fd is not None:
+                    os.close(fd)
+            steps.serve(self.attempt, me, told, heard)
+        self._wire = wire
+        os.set_blocking(self._extra, False)
+        if self.attempt.detached:
+            os.close(executing)
+            os.close(told)
+            os.close(heard)
+            _wake_by_signal(self._executed)
+        else:
+            child.let_go([wire, self._extra, self.attempt.report])
+
+    # ---- wait ----
+
+    def wait(self):
+        """Wait for the end of the run. Returns how to end: ("exit", status) or ("signal", number)."""
+        while self._reaped is None:
+            info = signals.wait(signals.CATCHABLE)
+            if info is None:
+                continue
+            if info.si_signo in _OURS:
+                self._notice()
+            elif info.si_signo == DETACH:
+                if self._may_detach():
+                    return "exit", exits.TEMPFAIL
+            else:
+                self._receive(info)
+        return self._finish()
+
+    def wait_for_start(self):
+        """Wait until a detached job was executed, or could not be. Returns how to end."""
+        while self._reaped is None:
+            info = signals.wait(signals.CATCHABLE)
+            if info is None:
+                continue
+            if info.si_signo not in _OURS:
+                self._receive(info)
+                continue
+            self._notice()
+            if self.started_s is not None and _ended(self._executed):
+                status, text = child.read_report(self.attempt.report)
+                if status == "G":
+                    continue            # the reaper died before it could open the gate
+                if text is not None:
+                    error(text)
+                return "exit", status or exits.OK
+        return self._finish()
+
+    def _notice(self):
+        """Look for the reaper's end; reap what else fell to us (strangers, orphans when we are pid 1)."""
+        self._listen()
+        while True:
+            try:
+                change = child.look()
+            except ChildProcessError:
+                return
+            # The reaper is asked after: when it lives, the child seen cannot have been below it.
+            self._reaped = child.look_at(self.reaper)
+            if change is None or self._reaped is not None:
+                return              # not reaped yet: MAIN may be among the children now, and its status counts
+            if change.status is not None:
+                child.reap(change.pid)
+
+    def _listen(self):
+        """Take in what the reaper told since."""
+        try:
+            while True:
+                data = os.read(self._wire, 65536)
+                if not data:
+                    break
+                self._rest += data
+        except BlockingIOError:
+            pass
+        lines = self._rest.split(b"\n")
+        self._rest = lines.pop()
+        for line in lines:
+            word, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
+            self.facts[word] = rest
+            if word == "main":
+                self._meet_main(rest)
+            elif word == "gate":
+                self.started_s = float(rest)
+
+    def _meet_main(self, line):
+        pid, start, date = line.split()
+        self.main = process.Process()
+        self.main.pid, self.main.start = int(pid), int(start) if start != "None" else None
+        self.attempt.entry["date_start"] = date
+        self.attempt.entry["main"] = dict(process.context(), pid=self.main.pid, start=self.main.start)
+        if not self.attempt.detached:
+            child.leave_group(self.reaper if self.attempt.terminal else None)
+        for number in self._early:
+            process.send(self.main, number)
+
+    # ---- signals ----
+
+    def _receive(self, info):
+        if info.si_signo == signals.CONT and info.si_pid == self.reaper:
+            return                  # it only woke us along with MAIN
+        try:
+            os.write(self._extra, b"%d %d %d %s\n" % (info.si_signo, info.si_pid, info.si_uid,
+                                                     clock.iso().encode("ascii")))
+        except OSError:
+            pass
+        self._pass_on(info.si_signo)
+
+    def _pass_on(self, number):
+        if self.main is None:
+            self._early.append(number)
+        else:
+            process.send(self.main, number)
+
+    def _may_detach(self):
+        if self.attempt.terminal and os.getsid(0) == os.getpid():
+            warn("%s: not detached: this process leads the session, its end would hang up the job's terminal"
+                 % self.attempt.entry["run"])
+            return False
+        return True
+
+    # ---- the end ----
+
+    def _finish(self):
+        child.reap(self.reaper)
+        self._listen()
+        if "failed" in self.facts:
+            return "exit", exits.FAILURE
+        if "nothing" in self.facts:
+            number = int(self.facts["nothing"])
+            return ("signal", number) if number else ("exit", exits.FAILURE)
+        if "kept" in self.facts:
+            return "exit", exits.IOERR
+        if "recorded" in self.facts:
+            status = int(self.facts["ended"].split()[0])
+            return outcome.ending(status, self.facts.get("reason"), "time-killed" in self.facts)
+        return self._take_over()
+
+    def _take_over(self):
+        """The reaper died without a record: MAIN and what it left behind are our children now."""
+        entry = self.attempt.entry
+        durable.discard(os.path.join(self.attempt.spool.runs, ".%s.json.%d" % (entry["run"], self.reaper)))
+        reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
+        reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
+        reaper.to, reaper.adopted, reaper.strangers = "front", True, self.strangers
+        if self.started_s is None:
+            # The gate was not opened, so it is closed now, and MAIN leaves without having been the command.
+            reaper.status = 0
+            reaper.supervise()
+            return self._nothing_started(reservation)
+        warn("%s: the reaper died (%s); going on in its place" % (entry["run"], _how(self._reaped)))
+        self._resume(reaper)
+        reaper.supervise()
+        if reaper.unstarted:
+            return self._nothing_started(reservation)
+        if reaper.record(reservation) is not None:
+            return "exit", exits.IOERR
+        return outcome.ending(reaper.status, reaper.reason, reaper.time_killed)
+
+    def _resume(self, reaper):
+        entry = self.attempt.entry
+        reaper.main, reaper.started_s = self.main.pid, self.started_s
+        reaper.reason, reaper.time_killed = self.facts.get("reason"), "time-killed" in self.facts
+        reaper.maxrss_floor_kib = child.own_maxrss_kib()
+        if "ended" in self.facts:
+            status, reaper.date_end, real_s = self.facts["ended"].split()
+            reaper.status, reaper.real_s = int(status), float(real_s)
+            reaper.error = child.read_report(self.attempt.report)[1]
+            reaper.after_main()
+            return
+        reaper.begin()
+        entry["reaper"] = entry["front"]
+        try:
+            self.attempt.spool.put(entry)       # so that mxq-ctl and mxq-adopt find who answers now
+        except OSError as failure:
+            warn("%s: cannot rewrite the running record: %s; the job goes on" % (entry["run"], reason(failure)))
+
+    def _nothing_started(self, reservation):
+        steps.withdraw(self.attempt, reservation)
+        error("the reaper died (%s) before the job was started" % _how(self._reaped))
+        return "exit", exits.FAILURE
+
+    def _stop_along(self, number):
+        # The shell's CONT goes to MAIN's group: be in it while stopped, or nobody would wake us.
+        if number == signals.STOP and self.attempt.terminal:
+            try:
+                os.setpgid(0, self.group)
+            except OSError:
+                return
+            signals.stop_self()
+            child.leave_group()
+
+
+def _wake_by_signal(fd):
+    """Have SIGIO sent to this process when there is something to read from `fd`, or its end (fcntl(2), F_SETOWN)."""
+    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+
+
+def _ended(fd):
+    try:
+        return not os.read(fd, 1)
+    except BlockingIOError:
+        return False
+
+
+def _how(status):
+    return "signal %s" % signals.name(status & 0x7f) if status & 0x7f else "exit status %d" % (status >> 8)

@@ -1,0 +1,118 @@
+"""mxq-reap: run one job and spool how it ended, whatever happens.
+
+Guarantees: nothing runs before its record is durable; the outcome is durable before the caller hears of it; the caller
+sees the job end as without the wrapper; what the job left behind is gone when mxq-reap returns.
+"""
+
+import gc
+import os
+import sys
+
+from mxqlib import child, cli, clock, exits, outer, place, process, request, signals, units
+from mxqlib.attempt import Attempt
+from mxqlib.cli import Failure, Option
+from mxqlib.front import Front
+from mxqlib.spool import Spool
+
+USAGE = "[OPTION]... [--] COMMAND [ARGUMENT]..."
+TEXT = "Run COMMAND, wait for it, end as it does, and keep a record of how it ended."
+OPTIONS = cli.BASE + request.OPTIONS + (
+    Option("b", "detach", None, "print the run id and return once the job is executed"),
+    Option(None, "cpus", "LIST", "run on these CPUs, like 0,2-3", units.cpus),
+    Option(None, "grace", "TIME", "time from TERM to KILL (10s)", lambda text: units.duration(text, 0)),
+    Option(None, "linger", None, "wait for what the job leaves behind, do not end it"),
+) + request.DELIVERY_OPTIONS
+EXITS = (exits.TEMPFAIL, exits.IOERR, exits.TIMEOUT, exits.FAILURE, exits.NOEXEC, exits.NOTFOUND)
+
+
+def main(argv):
+    """Run the job of the command line; does not return where the job was started, as it ends like it."""
+    try:
+        attempt = prepare(argv)
+        front = Front(attempt)
+        front.start()
+    except Failure as failure:
+        cli.error(str(failure))
+        return exits.FAILURE
+    except OSError as failure:
+        cli.error("cannot start: %s" % cli.reason(failure))
+        return exits.FAILURE
+    if not attempt.detached:
+        child.end_like(*front.wait())
+    kind, number = front.wait_for_start()
+    if (kind, number) == ("exit", exits.OK):
+        sys.stdout.write(attempt.entry["run"] + "\n")
+        sys.stdout.flush()
+    child.end_like(kind, number)
+
+
+def prepare(argv):
+    """The Attempt that the command line asks for; everything that can be checked before the start is. Raises Failure."""
+    ignored = signals.inherited_ignores()
+    signals.restore_default(signals.CHLD)   # ignored, it would lose the statuses of our children (wait(2))
+    child.repair_standard_fds()
+    gc.disable()                            # nothing here makes cycles, and a collection would unshare forked pages
+    umask = os.umask(0o077)
+    values, argv = cli.parse(OPTIONS, argv, USAGE, TEXT)
+    if not argv:
+        raise Failure(exits.FAILURE, "no command (try --help)")
+    process.check_proc()
+    base = place.base(values.d)
+    where = Spool(place.spool(base)).open()
+    entry = _entry(values, argv, umask)
+    launch = child.Launch(argv, _environ(entry, base), entry["cwd"], entry["umask"])
+    launch.cpus, launch.ignored = entry["cpus"], ignored
+    attempt = Attempt(entry, launch, where)
+    attempt.detached, attempt.linger = bool(values.detach), bool(values.linger)
+    attempt.grace_s = 10 if values.grace is None else values.grace
+    attempt.terminal = not attempt.detached and process.look(os.getpid()).terminal != 0
+    _direct_output(attempt)
+    return attempt
+
+
+def _entry(values, argv, umask):
+    """The running record as far as it is known before the start."""
+    context = process.context()
+    now = clock.iso()
+    host = "".join(c if c.isalnum() and c.isascii() or c in "-_" else "-" for c in context["host"])[:64]
+    run = "%sT%s-%s-%d" % (now[:10].replace("-", ""), now[11:].replace(":", ""), host, os.getpid())
+    entry = {"format": 1, "state": "running", "run": run, "job": None, "attempt": 1, "host": context["host"],
+             "reaper": None, "front": None, "main": None, "date_submit": now, "date_start": None,
+             "fallback": os.path.join(place.fallback(), run + ".json"), "outer": outer.ids(os.environ)}
+    entry.update(request.fields(values, argv, umask))
+    entry["cpus"] = _cpus(values.cpus)
+    entry["stdout"] = request.output(entry["stdout"], entry)
+    entry["stderr"] = request.output(entry["stderr"], entry)
+    if not os.access(entry["cwd"], os.X_OK):
+        raise Failure(exits.FAILURE, "cannot change to directory %s: Permission denied" % entry["cwd"])
+    return entry
+
+
+def _cpus(wanted):
+    if wanted is not None and not set(wanted) <= os.sched_getaffinity(0):
+        raise Failure(exits.FAILURE, "option --cpus: not all of these CPUs may be used here")
+    return wanted
+
+
+def _environ(entry, base):
+    """The environment of the job: the caller's, with what names this run; what names an outer one is dropped."""
+    environ = dict(os.environb)
+    ours = {"MXQ_RUN": entry["run"], "MXQ_JOBID": entry["job"], "MXQ_THREADS": entry["threads"],
+            "MXQ_MEMORY": entry["memory"] and -(-entry["memory"] // units.MIB),
+            "MXQ_TIME": entry["runtime"] and -(-entry["runtime"] // 60), "MXQ_DIR": base}
+    for name, value in ours.items():
+        if value is None:
+            environ.pop(name.encode("ascii"), None)
+        else:
+            environ[name.encode("ascii")] = os.fsencode(str(value))
+    return environ
+
+
+def _direct_output(attempt):
+    """Where the job's output goes; a detached job never has the caller's."""
+    entry, launch = attempt.entry, attempt.launch
+    if attempt.detached:
+        launch.stdin, launch.own_group = os.devnull, True
+        entry["stdout"] = entry["stdout"] or attempt.spool.output_path(entry["run"])
+        entry["stderr"] = entry["stderr"] or entry["stdout"]
+    launch.stdout, launch.stderr = entry["stdout"], entry["stderr"]
