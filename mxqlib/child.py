@@ -250,21 +250,28 @@ def leave_group(other=None):
     if os.getsid(0) == me:
         return False
     if other is None and os.getpgrp() == me:
-        other = os.fork()
-        if other == 0:
-            while True:
-                signals.wait(())
-        try:
-            os.setpgid(other, other)
-            os.setpgid(0, other)
-        finally:
-            os.kill(other, signals.KILL)
-            os.waitpid(other, 0)
-        return True
+        return _borrow_group()
     try:
         os.setpgid(0, other or 0)
     except PermissionError:
         return leave_group()        # the group of `other` has gone meanwhile
+    return True
+
+
+def _borrow_group():
+    held, ours = os.pipe()
+    other = os.fork()
+    if other == 0:
+        os.close(ours)
+        os.read(held, 1)            # returns when the parent has moved, or has died
+        os._exit(0)
+    try:
+        os.setpgid(other, other)
+        os.setpgid(0, other)
+    finally:
+        os.close(ours)
+        os.close(held)
+        os.waitpid(other, 0)
     return True
 
 
