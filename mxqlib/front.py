@@ -29,6 +29,7 @@ class Front:
         self._early = []            # signals that came before MAIN was known
         self._rest = b""
         self._reaped = None         # raw wait status of the reaper
+        self._deserted = False      # nobody is left who could tell us anything
 
     # ---- start ----
 
@@ -99,15 +100,16 @@ class Front:
 
     def _notice(self):
         """Look for the reaper's end; reap what else fell to us (strangers, orphans when we are pid 1)."""
-        self._listen()
         while True:
             try:
                 change = child.look()
             except ChildProcessError:
-                return
-            # The reaper is asked after: when it lives, the child seen cannot have been below it.
+                return self._listen()
+            # The reaper is asked after: when it lives, the child seen cannot have been below it. While somebody traces
+            # the reaper its death shows late (ptrace(2)), but its end of the wire was closed before its children fell to us.
+            self._listen()
             self._reaped = child.look_at(self.reaper)
-            if change is None or self._reaped is not None:
+            if change is None or self._reaped is not None or self._deserted:
                 return              # not reaped yet: MAIN may be among the children now, and its status counts
             if change.status is not None:
                 child.reap(change.pid)
@@ -118,6 +120,7 @@ class Front:
             while True:
                 data = os.read(self._wire, 65536)
                 if not data:
+                    self._deserted = True
                     break
                 self._rest += data
         except BlockingIOError:
@@ -208,6 +211,7 @@ class Front:
 
     def _resume(self, reaper):
         entry = self.attempt.entry
+        entry["reaper"] = entry["front"]
         reaper.main, reaper.started_s = self.main.pid, self.started_s
         reaper.reason, reaper.time_killed = self.facts.get("reason"), "time-killed" in self.facts
         reaper.maxrss_floor_kib = child.own_maxrss_kib()
@@ -218,7 +222,6 @@ class Front:
             reaper.after_main()
             return
         reaper.begin()
-        entry["reaper"] = entry["front"]
         try:
             self.attempt.spool.put(entry)       # so that mxq-ctl and mxq-adopt find who answers now
         except OSError as failure:
