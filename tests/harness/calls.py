@@ -109,8 +109,8 @@ class Log:
     def __init__(self, text, pid=None, cwd=None):
         self.calls, self.ends, self.stops = [], {}, []
         self.open, self.cwds, self.pid, self.cwd = {}, {}, pid, cwd
-        for number, line in enumerate(text.splitlines()):
-            self.add(number, line)
+        for at, line in enumerate(text.splitlines()):
+            self.add(at, line)
         self.resolve()
 
     def add(self, number, line):
@@ -147,7 +147,8 @@ class Log:
             return
         call.args = split(match.group(1))
         if match.group(2) != "?":
-            call.ret = int(match.group(2), 0)
+            number = match.group(2)
+            call.ret = int(number, 8 if re.match("0[0-7]", number) else 0)      # umask(2) is written in octal
         tail = match.group(3)
         call.injected = "(INJECTED" in tail
         if call.ret == -1:

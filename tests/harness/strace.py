@@ -272,55 +272,65 @@ class Point:
         self.fired = None
 
     @contextlib.contextmanager
-    def strike(self):
-        """Prepare a sandbox, start the command with the faults laid out; the sandbox goes unless there was an error."""
+    def strike(self, failures=None):
+        """Prepare a sandbox and start the command with the faults laid out; the sandbox is removed, or kept and named.
+
+        failures: a list that takes what went wrong, so that the next points are tried all the same.
+        """
         sandbox = sandbox_module.Sandbox()
-        done = False
+        wrong = None
         try:
-            argv = self.workload(sandbox)
-            traced = Traced(sandbox, argv, self.faults, **self.options)
+            traced = Traced(sandbox, self.workload(sandbox), self.faults, **self.options)
             try:
                 yield traced
-            except AssertionError as error:
-                raise AssertionError("%s: %s\n%s\nfolder: %s" % (self, error, traced, sandbox.path)) from error
+            except Exception as error:
+                wrong = "%s: %s: %s\n%s\nfolder: %s" % (self, type(error).__name__, error, traced, sandbox.path)
+                if failures is None:
+                    raise AssertionError(wrong) from error
+                failures.append(wrong)
             finally:
                 sandbox.kill_all()
                 traced.close()
-            self.fired = [traced.fired(fault) for fault in self.faults]
-            done = True
+                self.fired = [traced.fired(fault) for fault in self.faults]
         finally:
-            sandbox.close(keep=not done)
+            sandbox.close(keep=wrong is not None and len(failures or ()) < 4)
 
     def __str__(self):
         return " and ".join(map(describe, self.faults)) or "no fault"
 
 
-def crashpoints(workload, make, role="front", names=None, **options):
+def crashpoints(workload, make, role="front", names=None, also=(), **options):
     """Yield points until the fault no longer fires, name by name.
 
     workload: prepares a Sandbox and returns the command; make: (call, n, role)
     -> Fault; names: the system calls to strike, default all that an unharmed
-    run makes; options: of Traced. The consumer must strike each point.
+    run makes; also: faults that strike in each point besides; options: of
+    Traced. The consumer must strike each point.
     """
     if names is None:
-        names = names_called(workload, role, options)
+        names = list(dict.fromkeys(name for name, _n in numbered_calls(workload, role, **options)))
     for name in names:
         n = 0
         while True:
             n += 1
-            point = Point(workload, (make(name, n, role=role),), options)
+            point = Point(workload, (make(name, n, role=role), *also), options)
             yield point
             assert point.fired is not None, "point not tried: %s" % point
-            if not all(point.fired):
+            if not point.fired[0]:
                 break
 
 
-def names_called(workload, role, options):
-    """Names of the calls that a role makes in an unharmed run, in order of first use."""
+def numbered_calls(workload, role, **options):
+    """(name, n) of each call that a role makes in an unharmed run, in their order."""
     point = Point(workload, (), dict(options, trace=(role,)))
+    counted = collections.Counter()
+    found = []
     with point.strike() as traced:
         traced.end()
-        return list(dict.fromkeys(call.name for call in traced.calls(role)))
+        for call in traced.calls(role):
+            counted[call.name] += 1
+            found.append((call.name, counted[call.name]))
+    return found
 
 
 # --- recording ----------------------------------------------------------------
