@@ -106,7 +106,7 @@ class Front:
             except ChildProcessError:
                 return self._listen()
             # The reaper is asked after: when it lives, the child seen cannot have been below it. While somebody traces
-            # the reaper its death shows late (ptrace(2)), but its end of the wire closed before its children fell to us.
+            # the reaper its death shows late (ptrace(2)), but its end of the wire closed before we got its children.
             self._listen()
             self._reaped = child.look_at(self.reaper)
             if change is None or self._reaped is not None or self._deserted:
