@@ -11,6 +11,7 @@ import sys
 from mxqlib import child, cli, clock, durable, exits, process, record
 from mxqlib.cli import error, reason
 from mxqlib.reaper import Reaper
+from mxqlib.wire import Teller
 
 _REFERENCES_B = 2048        # what the references and the date add to a record that has none yet
 
@@ -20,7 +21,7 @@ class Attempt:
 
     `entry` is the running record, completed here; `launch` a child.Launch; `spool` a spool.Spool; `grace_s` seconds
     from TERM to KILL; `linger`: wait for what MAIN leaves behind; `detached`: no terminal, no caller; `terminal`: there
-    is a controlling terminal; `lock`: a descriptor to be let go once the record is durable, or None.
+    is a controlling terminal; `lock`: a lock.Lock to be let go once the record is durable, or None.
     """
 
     lock = None
@@ -36,7 +37,7 @@ def serve(attempt, front, wire, extra):
     """Be the reaper of `attempt`; never returns.
 
     `front` is the pid of the process that waits for this one, `wire` the descriptor on which it is told what
-    happens (one line each), `extra` the one on which it tells which signals it got. All signals are blocked.
+    happens, `extra` the one on which it tells which signals it got, or None. All signals are blocked.
     """
     status = exits.BUG
     try:
@@ -48,23 +49,8 @@ def serve(attempt, front, wire, extra):
         os._exit(status)
 
 
-class _Wire:
-    """What the reaper tells its front: before it acts on it, so that a front that takes over knows as much."""
-
-    def __init__(self, fd):
-        self.fd = fd
-        os.set_blocking(fd, False)
-
-    def tell(self, line):
-        """Send one line. A front that has gone or is stopped with a full pipe is not waited for."""
-        try:
-            os.write(self.fd, (line + "\n").encode("utf-8", "surrogateescape"))
-        except OSError:
-            pass
-
-
 def _serve(attempt, front, fd, extra):
-    wire = _Wire(fd)
+    wire = Teller(fd)
     front_fd = _open_front(front)
     try:
         process.become_subreaper()
@@ -76,7 +62,7 @@ def _serve(attempt, front, fd, extra):
         return exits.FAILURE
     reaper = Reaper(attempt, wire.tell, lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
     gate = _fork_main(attempt, reaper, wire)
-    kept = [fd, extra, gate, attempt.report, front_fd, attempt.lock, reservation.fd]
+    kept = [fd, extra, gate, attempt.report, front_fd, attempt.lock and attempt.lock.fd, reservation.fd]
     child.let_go([each for each in kept if each is not None], (0, 1, 2) if attempt.detached else (0, 1))
     if attempt.detached:
         cli.message_file = attempt.spool.output_path(attempt.entry["run"])
@@ -105,7 +91,7 @@ def _fork_main(attempt, reaper, wire):
     if reaper.main == 0:
         os.close(gate)              # or the gate would never close when the reaper dies
         if attempt.lock is not None:
-            os.close(attempt.lock)
+            os.close(attempt.lock.fd)
         child.become(attempt.launch, outside, attempt.report)
     if attempt.terminal:
         child.new_group()
@@ -130,7 +116,7 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
         wire.tell("failed")
         return False
     if attempt.lock is not None:
-        os.close(attempt.lock)
+        attempt.lock.let_go()
     change = child.look()
     if change is not None and change.status is not None:
         # A signal to the front was passed on to MAIN before the gate opened.
@@ -158,6 +144,8 @@ def withdraw(attempt, reservation):
 
 def _hear(reaper, extra):
     """Add the signals that the front received to those of the reaper."""
+    if extra is None:
+        return
     os.set_blocking(extra, False)
     try:
         heard = os.read(extra, 65536).decode("ascii")

@@ -4,13 +4,13 @@ It passes on to MAIN what the caller sends, once each. It is a subreaper, so tha
 it has heard MAIN's pid, or already its status, and writes the record itself. So no single SIGKILL loses an outcome.
 """
 
-import fcntl
 import os
 
 from mxqlib import attempt as steps
 from mxqlib import child, clock, durable, exits, outcome, process, signals
 from mxqlib.cli import error, reason, warn
 from mxqlib.reaper import Reaper
+from mxqlib.wire import Listener, wake_by_signal
 
 DETACH = signals.RTMIN
 _OURS = (signals.CHLD, signals.IO)
@@ -22,14 +22,9 @@ class Front:
     def __init__(self, attempt):
         self.attempt = attempt
         self.reaper = None          # pid
-        self.main = None            # the Process, as the reaper told
-        self.main_fd = None         # its pidfd
-        self.started_s = None
-        self.facts = {}             # what else the reaper told: word -> rest of the line
+        self.told = None            # the Listener to the reaper
         self._early = []            # signals that came before MAIN was known
-        self._rest = b""
         self._reaped = None         # raw wait status of the reaper
-        self._deserted = False      # nobody is left who could tell us anything
 
     # ---- start ----
 
@@ -44,7 +39,7 @@ class Front:
         wire, told = os.pipe()
         heard, self._extra = os.pipe()
         self._executed, executing = os.pipe() if self.attempt.detached else (None, None)
-        _wake_by_signal(wire)
+        self.told = Listener(wire)
         me = os.getpid()
         self.reaper = child.fork()
         if self.reaper == 0:
@@ -52,13 +47,12 @@ class Front:
                 if fd is not None:
                     os.close(fd)
             steps.serve(self.attempt, me, told, heard)
-        self._wire = wire
         os.set_blocking(self._extra, False)
         if self.attempt.detached:
             os.close(executing)
             os.close(told)
             os.close(heard)
-            _wake_by_signal(self._executed)
+            wake_by_signal(self._executed)
         else:
             child.let_go([wire, self._extra, self.attempt.report])
 
@@ -89,7 +83,7 @@ class Front:
                 self._receive(info)
                 continue
             self._notice()
-            if self.started_s is not None and _ended(self._executed):
+            if self.told.started_s is not None and _ended(self._executed):
                 status, text = child.read_report(self.attempt.report)
                 if status == "G":
                     continue            # the reaper died before it could open the gate
@@ -109,42 +103,25 @@ class Front:
             # the reaper its death shows late (ptrace(2)), but its end of the wire closed before we got its children.
             self._listen()
             self._reaped = child.look_at(self.reaper)
-            if change is None or self._reaped is not None or self._deserted:
+            if change is None or self._reaped is not None or self.told.over:
                 return              # not reaped yet: MAIN may be among the children now, and its status counts
             if change.status is not None:
                 child.reap(change.pid)
 
     def _listen(self):
         """Take in what the reaper told since."""
-        try:
-            while True:
-                data = os.read(self._wire, 65536)
-                if not data:
-                    self._deserted = True
-                    break
-                self._rest += data
-        except BlockingIOError:
-            pass
-        lines = self._rest.split(b"\n")
-        self._rest = lines.pop()
-        for line in lines:
-            word, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
-            self.facts[word] = rest
-            if word == "main":
-                self._meet_main(rest)
-            elif word == "gate":
-                self.started_s = float(rest)
+        known = self.told.main
+        self.told.listen()
+        if known is None and self.told.main is not None:
+            self._meet_main()
 
-    def _meet_main(self, line):
-        pid, start, date = line.split()
-        self.main = process.Process()
-        self.main.pid, self.main.start = int(pid), int(start) if start != "None" else None
-        self.attempt.entry["date_start"] = date
-        self.attempt.entry["main"] = dict(process.context(), pid=self.main.pid, start=self.main.start)
+    def _meet_main(self):
+        self.attempt.entry["date_start"] = self.told.date_start
+        self.attempt.entry["main"] = self.told.main_reference()
         if not self.attempt.detached:
             child.leave_group(self.reaper if self.attempt.terminal else None)
         for number in self._early:
-            process.send(self.main, number)
+            process.send(self.told.main, number)
 
     # ---- signals ----
 
@@ -159,10 +136,10 @@ class Front:
         self._pass_on(info.si_signo)
 
     def _pass_on(self, number):
-        if self.main is None:
+        if self.told.main is None:
             self._early.append(number)
         else:
-            process.send(self.main, number)
+            process.send(self.told.main, number)
 
     def _may_detach(self):
         if self.attempt.terminal and os.getsid(0) == os.getpid():
@@ -176,16 +153,16 @@ class Front:
     def _finish(self):
         child.reap(self.reaper)
         self._listen()
-        if "failed" in self.facts:
+        if "failed" in self.told.facts:
             return "exit", exits.FAILURE
-        if "nothing" in self.facts:
-            number = int(self.facts["nothing"])
+        if "nothing" in self.told.facts:
+            number = int(self.told.facts["nothing"])
             return ("signal", number) if number else ("exit", exits.FAILURE)
-        if "kept" in self.facts:
+        if "kept" in self.told.facts:
             return "exit", exits.IOERR
-        if "recorded" in self.facts:
-            status = int(self.facts["ended"].split()[0])
-            return outcome.ending(status, self.facts.get("reason"), "time-killed" in self.facts)
+        if "recorded" in self.told.facts:
+            status = int(self.told.facts["ended"].split()[0])
+            return outcome.ending(status, self.told.facts.get("reason"), "time-killed" in self.told.facts)
         return self._take_over()
 
     def _take_over(self):
@@ -195,7 +172,7 @@ class Front:
         reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
         reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
         reaper.to, reaper.adopted, reaper.strangers = "front", True, self.strangers
-        if self.started_s is None:
+        if self.told.started_s is None:
             # The gate was not opened, so it is closed now, and MAIN leaves without having been the command.
             reaper.status = 0
             reaper.supervise()
@@ -212,11 +189,11 @@ class Front:
     def _resume(self, reaper):
         entry = self.attempt.entry
         entry["reaper"] = entry["front"]
-        reaper.main, reaper.started_s = self.main.pid, self.started_s
-        reaper.reason, reaper.time_killed = self.facts.get("reason"), "time-killed" in self.facts
+        reaper.main, reaper.started_s = self.told.main.pid, self.told.started_s
+        reaper.reason, reaper.time_killed = self.told.facts.get("reason"), "time-killed" in self.told.facts
         reaper.maxrss_floor_kib = child.own_maxrss_kib()
-        if "ended" in self.facts:
-            status, reaper.date_end, real_s = self.facts["ended"].split()
+        if "ended" in self.told.facts:
+            status, reaper.date_end, real_s = self.told.facts["ended"].split()
             reaper.status, reaper.real_s = int(status), float(real_s)
             reaper.error = child.read_report(self.attempt.report)[1]
             reaper.after_main()
@@ -241,12 +218,6 @@ class Front:
                 return
             signals.stop_self()
             child.leave_group()
-
-
-def _wake_by_signal(fd):
-    """Have SIGIO sent to this process when there is something to read from `fd`, or its end (fcntl(2), F_SETOWN)."""
-    fcntl.fcntl(fd, fcntl.F_SETOWN, os.getpid())
-    fcntl.fcntl(fd, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
 
 
 def _ended(fd):
