@@ -16,7 +16,7 @@ FORBIDDEN = set("""sqlite3 _sqlite3 argparse json re subprocess logging pathlib 
 # In their one home each, as a fallback for a Python that has no such C module.
 FALLBACKS = {"signals": {"signal"}, "process": {"ctypes"}, "record": {"json"}}
 # Inside a function: what is called before the job starts and rarely needed, or by readers only (json).
-LAZY = {"place": {"pwd"}, "process": {"_ctypes", "ctypes"}, "record": {"json"}}
+LAZY = {"place": {"pwd"}, "request": {"pwd"}, "process": {"_ctypes", "ctypes"}, "record": {"json"}}
 MODULES = list_modules()
 PYTHON = "/usr/bin/python3"
 

@@ -1,6 +1,7 @@
 """Imports go down only: bin -> command -> words -> system -> base, and no command imports another."""
 
 import ast
+import re
 
 import pytest
 
@@ -30,6 +31,12 @@ def rank_of(module):
 def test_every_module_has_a_layer():
     unknown = [name for name in MODULES if name and rank_of(name) is None]
     assert unknown == [], "give them a layer in this table, and in HACKING.md"
+
+
+def test_hacking_shows_the_same_table():
+    rows = dict(re.findall(r"(?m)^\| ([a-z ]+) \| `([a-z/ ]+)` \|", (TREE / "HACKING.md").read_text()))
+    assert {name: modules.replace("/", "").split() for name, modules in rows.items()} == {
+        name: modules.split() for name, modules in LAYERS}
 
 
 @pytest.mark.parametrize("module", sorted(name for name in MODULES if name))
