@@ -9,7 +9,7 @@ import os
 import sys
 
 from mxqlib import child, cli, clock, durable, exits, process, record
-from mxqlib.cli import error, reason
+from mxqlib.cli import error, reason, step
 from mxqlib.reaper import Reaper
 from mxqlib.wire import Teller
 
@@ -36,8 +36,8 @@ class Attempt:
 def serve(attempt, front, wire, extra):
     """Be the reaper of `attempt`; never returns.
 
-    `front` is the pid of the process that waits for this one, `wire` the descriptor on which it is told what
-    happens, `extra` the one on which it tells which signals it got, or None. All signals are blocked.
+    `front` is the pid of the process that is stopped and continued with MAIN, or None, `wire` the descriptor on which
+    it is told what happens, `extra` the one on which it tells which signals it got, or None. All signals are blocked.
     """
     status = exits.BUG
     try:
@@ -55,6 +55,7 @@ def _serve(attempt, front, fd, extra):
     try:
         process.become_subreaper()
         attempt.launch.limits = child.raise_limits()
+        _make_log(attempt)
         reservation = attempt.spool.reserve(attempt.entry["run"], len(record.encode(attempt.entry)) + _REFERENCES_B)
     except OSError as failure:
         error("cannot reserve room for the record in %s: %s" % (attempt.spool.runs, reason(failure)))
@@ -71,11 +72,21 @@ def _serve(attempt, front, fd, extra):
     reaper.supervise()
     _hear(reaper, extra)
     path = reaper.record(reservation)
+    step("%s: the outcome is safe" % attempt.entry["run"])
     wire.tell("recorded" if path is None else "kept " + path)
     return exits.OK
 
 
+def _make_log(attempt):
+    # Ours, so 0600 whatever the job's umask; MAIN opens it when it is the job's turn.
+    path = attempt.spool.output_path(attempt.entry["run"])
+    if path in (attempt.launch.stdout, attempt.launch.stderr):
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+
+
 def _open_front(front):
+    if front is None:
+        return None
     # A pidfd, as the front may die and its pid come to mean another process.
     front_fd = process.open_pidfd(front)
     return front_fd if os.getppid() == front else None
@@ -112,7 +123,7 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
         error("cannot write the record to %s: %s" % (attempt.spool.runs, reason(failure)))
         os.close(gate)
         child.reap(reaper.main)
-        withdraw(attempt, reservation)
+        withdraw(attempt.spool, attempt.entry["run"], os.getpid())
         wire.tell("failed")
         return False
     if attempt.lock is not None:
@@ -120,13 +131,14 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
     change = child.look()
     if change is not None and change.status is not None:
         # A signal to the front was passed on to MAIN before the gate opened.
-        withdraw(attempt, reservation)
+        withdraw(attempt.spool, attempt.entry["run"], os.getpid())
         text = child.read_report(attempt.report)[1]
         if text is not None:
             error(text)
         wire.tell("nothing %d" % (change.status & 0x7f))
         return False
     reaper.begin()
+    step("%s: recorded, MAIN %d may run" % (attempt.entry["run"], reaper.main))
     wire.tell("gate %r" % reaper.started_s)
     try:
         os.write(gate, b"x")        # at this instant the job may run
@@ -136,10 +148,14 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
     return True
 
 
-def withdraw(attempt, reservation):
-    """Nothing was executed: take the record back. What cannot be removed is found by mxq-adopt."""
-    reservation.drop()
-    durable.discard(attempt.spool.record_path(attempt.entry["run"]))
+def withdraw(where, run, reaper):
+    """Nothing was executed: take back what reaper (a pid) has put into spool `where` for `run`.
+
+    The record goes last: as long as it is there, mxq-adopt cleans up what is left.
+    """
+    durable.discard(os.path.join(where.runs, ".%s.json.%d" % (run, reaper)))
+    durable.discard(where.embryo_path(run))
+    durable.discard(where.record_path(run))
 
 
 def _hear(reaper, extra):

@@ -23,6 +23,7 @@ class Front:
         self.attempt = attempt
         self.reaper = None          # pid
         self.told = None            # the Listener to the reaper
+        self._reaper_seen = None    # the reaper as /proc shows it
         self._early = []            # signals that came before MAIN was known
         self._reaped = None         # raw wait status of the reaper
 
@@ -48,6 +49,7 @@ class Front:
                     os.close(fd)
             steps.serve(self.attempt, me, told, heard)
         os.set_blocking(self._extra, False)
+        self._reaper_seen = process.look(self.reaper)
         if self.attempt.detached:
             os.close(executing)
             os.close(told)
@@ -138,6 +140,9 @@ class Front:
     def _pass_on(self, number):
         if self.told.main is None:
             self._early.append(number)
+        elif "ended" in self.told.facts and self._reaped is None:
+            # MAIN has gone; what is left to be ended, or a record that cannot be written, is the reaper's.
+            process.send(self._reaper_seen, number)
         else:
             process.send(self.told.main, number)
 
@@ -168,7 +173,7 @@ class Front:
     def _take_over(self):
         """The reaper died without a record: MAIN and what it left behind are our children now."""
         entry = self.attempt.entry
-        durable.discard(os.path.join(self.attempt.spool.runs, ".%s.json.%d" % (entry["run"], self.reaper)))
+        child.raise_limits()            # a record is to be written here now
         reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
         reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
         reaper.to, reaper.adopted, reaper.strangers = "front", True, self.strangers
@@ -176,13 +181,15 @@ class Front:
             # The gate was not opened, so it is closed now, and MAIN leaves without having been the command.
             reaper.status = 0
             reaper.supervise()
-            return self._nothing_started(reservation)
+            return self._nothing_started()
         warn("%s: the reaper died (%s); going on in its place" % (entry["run"], _how(self._reaped)))
         self._resume(reaper)
         reaper.supervise()
         if reaper.unstarted:
-            return self._nothing_started(reservation)
-        if reaper.record(reservation) is not None:
+            return self._nothing_started()
+        path = reaper.record(reservation)
+        durable.discard(os.path.join(self.attempt.spool.runs, ".%s.json.%d" % (entry["run"], self.reaper)))
+        if path is not None:
             return "exit", exits.IOERR
         return outcome.ending(reaper.status, reaper.reason, reaper.time_killed)
 
@@ -204,8 +211,8 @@ class Front:
         except OSError as failure:
             warn("%s: cannot rewrite the running record: %s; the job goes on" % (entry["run"], reason(failure)))
 
-    def _nothing_started(self, reservation):
-        steps.withdraw(self.attempt, reservation)
+    def _nothing_started(self):
+        steps.withdraw(self.attempt.spool, self.attempt.entry["run"], self.reaper)
         error("the reaper died (%s) before the job was started" % _how(self._reaped))
         return "exit", exits.FAILURE
 

@@ -37,6 +37,9 @@ def main(argv):
     except OSError as failure:
         cli.error("cannot start: %s" % cli.reason(failure))
         return exits.FAILURE
+    except Exception:
+        sys.excepthook(*sys.exc_info())
+        return exits.FAILURE            # nothing was started: the caller must not take our bug for the job's status
     if not attempt.detached:
         child.end_like(*front.wait())
     kind, number = front.wait_for_start()
@@ -60,7 +63,7 @@ def prepare(argv):
     base = place.base(values.d)
     where = Spool(place.spool(base)).open()
     entry = _entry(values, argv, umask)
-    launch = child.Launch(argv, _environ(entry, base), entry["cwd"], entry["umask"])
+    launch = child.Launch(argv, request.environ(dict(os.environb), entry, base), entry["cwd"], entry["umask"])
     launch.cpus, launch.ignored = entry["cpus"], ignored
     attempt = Attempt(entry, launch, where)
     attempt.detached, attempt.linger = bool(values.detach), bool(values.linger)
@@ -92,20 +95,6 @@ def _cpus(wanted):
     if wanted is not None and not set(wanted) <= os.sched_getaffinity(0):
         raise Failure(exits.FAILURE, "option --cpus: not all of these CPUs may be used here")
     return wanted
-
-
-def _environ(entry, base):
-    """The environment of the job: the caller's, with what names this run; what names an outer one is dropped."""
-    environ = dict(os.environb)
-    ours = {"MXQ_RUN": entry["run"], "MXQ_JOBID": entry["job"], "MXQ_THREADS": entry["threads"],
-            "MXQ_MEMORY": entry["memory"] and -(-entry["memory"] // units.MIB),
-            "MXQ_TIME": entry["runtime"] and -(-entry["runtime"] // 60), "MXQ_DIR": base}
-    for name, value in ours.items():
-        if value is None:
-            environ.pop(name.encode("ascii"), None)
-        else:
-            environ[name.encode("ascii")] = os.fsencode(str(value))
-    return environ
 
 
 def _direct_output(attempt):

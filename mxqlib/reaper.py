@@ -157,10 +157,12 @@ class Reaper(_Facts):
     def receive(self, info):
         """Act on a signal to the reaper."""
         number = info.si_signo
-        if number == signals.CHLD:
+        if number in (signals.CHLD, signals.IO):
             return
-        if number in (signals.USR1, signals.USR2, signals.TSTP, signals.CONT) or number in _NOTED:
+        ours = number in (signals.USR1, signals.USR2, signals.TSTP, signals.CONT)
+        if ours or number in _NOTED or self.to == "front":
             self.keep_signal(number, self.to, clock.iso(), info.si_pid, info.si_uid)
+        if not ours and number != signals.RTMIN:
             self.pass_on(number)
         if number == signals.USR1:
             self._end_by(signals.TERM, "kill")

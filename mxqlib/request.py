@@ -62,7 +62,7 @@ def fields(values, argv, umask):
     stdout and stderr are still patterns: output() fills them in when the run has its numbers.
     """
     return {"name": values.name or _name(argv), "group": values.group or "default",
-            "user": _user_name(), "uid": os.geteuid(), "gid": os.getegid(),
+            "user": user_name(), "uid": os.geteuid(), "gid": os.getegid(),
             "argv": argv, "cwd": _directory(values.workdir), "umask": umask if values.umask is None else values.umask,
             "stdout": values.stdout, "stderr": values.stderr,
             "threads": values.threads or 1, "memory": values.memory, "runtime": values.runtime,
@@ -89,7 +89,8 @@ def _caller_directory():
         raise Failure(exits.USAGE, "the current directory is gone (use -w): %s" % reason(failure)) from None
 
 
-def _user_name():
+def user_name():
+    """The name of the effective user, or the number where the password database has none."""
     import pwd
     try:
         return pwd.getpwuid(os.geteuid()).pw_name
@@ -97,28 +98,64 @@ def _user_name():
         return str(os.geteuid())
 
 
+def fill_in(pattern, entry):
+    """The path of an output file, absolute (relative to the job's directory), with %j %r %a %h %u %n %% filled in from
+    the running record `entry`; None for None. Raises Failure for another letter."""
+    if pattern is None:
+        return None
+    names = {"j": entry["job"] or entry["run"], "r": entry["run"], "a": entry["attempt"], "h": entry["host"],
+             "u": entry["user"], "n": entry["name"].replace("/", "-"), "%": "%"}
+    filled, rest = "", pattern
+    while rest:
+        before, percent, rest = rest.partition("%")
+        filled += before
+        if percent:
+            if rest[:1] not in names or not rest:
+                raise Failure(exits.USAGE, "unknown %%%s in %s (known: %%j %%r %%a %%h %%u %%n %%%%)" % (rest[:1], pattern))
+            filled += str(names[rest[0]])
+            rest = rest[1:]
+    return os.path.join(entry["cwd"], filled)
+
+
 def output(pattern, entry):
     """The path of an output file, absolute (relative to the job's directory), with %j %r %a %h %u %n %% filled in from
     the running record `entry`; None for None. Raises Failure."""
     if pattern is None:
         return None
-    names = {"j": entry["job"] or entry["run"], "r": entry["run"], "a": entry["attempt"], "h": entry["host"],
-             "u": entry["user"], "n": entry["name"].replace("/", "-"), "%": "%"}
-    parts = pattern.split("%")
-    filled, at = parts[0], 1
-    while at < len(parts):
-        letter = parts[at][:1] or "%"
-        if letter not in names or (not parts[at] and at + 1 == len(parts)):
-            raise Failure(exits.USAGE, "unknown %%%s in %s (known: %%j %%r %%a %%h %%u %%n %%%%)" % (parts[at][:1], pattern))
-        filled += str(names[letter]) + (parts[at][1:] if parts[at] else parts[at + 1])
-        at += 1 if parts[at] else 2
-    path = os.path.join(entry["cwd"], filled)
+    path = fill_in(pattern, entry)
+    _check_path(path)
+    return path
+
+
+def check_output(pattern, entry):
+    """Refuse an output file that could not be opened when the job starts, as far as that can be told before it has
+    its numbers; `entry` as made by fields(). Raises Failure."""
+    if pattern is None:
+        return
+    path = fill_in(pattern, dict(entry, job=0, run="0.0", attempt=0, host=""))
+    if "%" not in os.path.dirname(pattern):
+        _check_path(path if "%" not in pattern else os.path.dirname(path) + "/%")
+
+
+def _check_path(path):
     folder = os.path.dirname(path)
     if not os.path.isdir(folder):
         raise Failure(exits.USAGE, "no such directory: %s" % folder)
     if os.path.isdir(path):
         raise Failure(exits.USAGE, "is a directory: %s" % path)
-    return path
+
+
+def environ(inherited, entry, base):
+    """The environment of the job (bytes to bytes): `inherited` with what names this run; what names an outer one goes."""
+    ours = {"MXQ_RUN": entry["run"], "MXQ_JOBID": entry["job"], "MXQ_THREADS": entry["threads"],
+            "MXQ_MEMORY": entry["memory"] and -(-entry["memory"] // units.MIB),
+            "MXQ_TIME": entry["runtime"] and -(-entry["runtime"] // 60), "MXQ_DIR": base}
+    for name, value in ours.items():
+        if value is None:
+            inherited.pop(name.encode("ascii"), None)
+        else:
+            inherited[name.encode("ascii")] = os.fsencode(str(value))
+    return inherited
 
 
 def asked_for(values):
