@@ -18,10 +18,11 @@ URG, XCPU, XFSZ, VTALRM, PROF, WINCH, IO, PWR = (
     int(getattr(_signal, "SIG" + name)) for name in "URG XCPU XFSZ VTALRM PROF WINCH IO PWR".split())
 RTMIN, RTMAX = int(_signal.SIGRTMIN), int(_signal.SIGRTMAX)
 _LAST = int(_signal.NSIG) - 1
-# All that can be blocked and waited for. Faults are not: blocked, they would kill without a trace of where;
-# 32 and 33 are the C library's own (signal(7)).
+_SI_KERNEL = 0x80               # siginfo: sent by the kernel (sigaction(2))
+_LIBC_OWN = (32, 33)            # the C library neither blocks nor catches them for anybody (nptl(7))
+# All that can be blocked and waited for. Faults are not: blocked, they would kill without a trace of where.
 CATCHABLE = [n for n in range(1, _LAST + 1)
-             if n not in (KILL, STOP, 32, 33) and n not in (
+             if n not in (KILL, STOP) + _LIBC_OWN and n not in (
                  int(getattr(_signal, "SIG" + key)) for key in "SEGV BUS FPE ILL TRAP SYS".split())]
 
 
@@ -54,10 +55,18 @@ def unblock_all():
 def wait(numbers, timeout_s=None):
     """Take one pending signal of `numbers`, which must be blocked, or wait for one.
 
-    Returns a siginfo (si_signo, si_pid, si_uid, si_code), or None when `timeout_s` seconds went by.
-    Without a limit it is asked again every day: the C call has no "for ever".
+    Returns a siginfo (si_signo, si_pid, si_uid, si_code), or None when `timeout_s` seconds went by. None too for a
+    signal of our own doing: a write of ours to a pipe that nobody reads raises PIPE, one beyond the file size limit
+    XFSZ, and neither is anybody's message to the job. Without a limit it is asked again every day: the C call has
+    no "for ever".
     """
-    return _signal.sigtimedwait(numbers, 86400 if timeout_s is None else max(0, min(timeout_s, 86400)))
+    info = _signal.sigtimedwait(numbers, 86400 if timeout_s is None else max(0, min(timeout_s, 86400)))
+    return None if info is not None and info.si_pid == os.getpid() else info
+
+
+def is_from_terminal(info):
+    """True for a signal that the terminal gave to its whole foreground group, not somebody to one process."""
+    return info.si_code == _SI_KERNEL and info.si_signo in (INT, QUIT, TSTP, WINCH)
 
 
 def ignore(number):
@@ -107,7 +116,8 @@ def die(number):
         _signal.signal(number, _signal.SIG_DFL)
     except OSError:
         pass                    # KILL and STOP have no disposition to set
-    unblock([number])
+    if number not in _LIBC_OWN:
+        unblock([number])
     os.kill(os.getpid(), number)
 
 
