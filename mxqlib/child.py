@@ -8,11 +8,12 @@ and reaper, not into a pipe: whoever is left can read it, more than once, and re
 import os
 import resource     # os.wait4 would import it after the kernel has reaped: too late to fail
 
-from mxqlib import exits, signals
+from mxqlib import exits, process, signals
 
 _ENOEXEC, _ENOENT, _ENOTDIR, _EACCES = 8, 2, 20, 13     # errno(3) on Linux; the module is one more import
 _SHELL = "/bin/sh"
-LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+# A set: NOFILE and OFILE are one limit, and its soft value is gone when it is read a second time.
+LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
 
 def fork():
@@ -79,15 +80,26 @@ def look():
 
     Raises ChildProcessError when there are no children at all.
     """
-    info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT)
-    if info is None:
+    while True:
+        info = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WCONTINUED | os.WNOHANG | os.WNOWAIT)
+        if info is None:
+            return None
+        change = Change()
+        change.pid, change.status = info.si_pid, _raw(info)
+        if change.status is None:
+            info = _take_change(info.si_pid)
+            if info is None:
+                continue            # it has gone on or ended since
+        change.stopped = info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED)
+        return change
+
+
+def _take_change(pid):
+    # What is taken counts, not what was seen: a child that was stopped when looked at may be going on by now.
+    try:
+        return os.waitid(os.P_PID, pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
+    except ChildProcessError:
         return None
-    change = Change()
-    change.pid, change.stopped = info.si_pid, info.si_code in (os.CLD_STOPPED, os.CLD_TRAPPED)
-    change.status = _raw(info)
-    if change.status is None:
-        os.waitid(os.P_PID, info.si_pid, os.WSTOPPED | os.WCONTINUED | os.WNOHANG)
-    return change
 
 
 def look_at(pid):
@@ -166,6 +178,7 @@ def _prepare_and_exec(launch, report):
     except (OSError, ValueError) as failure:
         return _tell(report, exits.FAILURE, "cannot %s: %s" % (what, getattr(failure, "strerror", None) or failure))
     failure = execute(launch.argv, launch.environ)
+    raise_limits()                  # the job's own may forbid the report: XFSZ would be seen in the place of 127
     status = exits.NOTFOUND if failure.errno == _ENOENT else exits.NOEXEC
     return _tell(report, status, "cannot execute %s: %s" % (launch.argv[0], failure.strerror))
 
@@ -260,7 +273,7 @@ def leave_group(other=None):
 
 def _borrow_group():
     held, ours = os.pipe()
-    other = os.fork()
+    other = fork()
     if other == 0:
         os.close(ours)
         os.read(held, 1)            # returns when the parent has moved, or has died
@@ -280,6 +293,7 @@ def _borrow_group():
 def end_like(kind, number):
     """End this process as MAIN ended: ("exit", status) or ("signal", number), without a second core."""
     if kind == "signal":
+        process.forbid_core()
         resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
         signals.die(number)
         number += exits.SIGNALLED
