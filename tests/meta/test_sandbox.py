@@ -59,7 +59,7 @@ def test_a_process_left_behind_fails_the_test_and_is_ended(tmp_path):
 
 
 def test_a_process_with_a_clean_environment_is_found_too(tmp_path):
-    done = leave_one(tmp_path, ESCAPE.replace("setsid", "setsid env -i PATH=$PATH"))
+    done = leave_one(tmp_path, ESCAPE.replace("setsid", "setsid env -i PATH=/usr/bin:/bin"))
     assert done.returncode == 1 and "left running" in done.stdout
     assert not is_alive(int((tmp_path / "pid").read_text()))
 
