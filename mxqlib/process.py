@@ -11,7 +11,8 @@ import os
 
 from mxqlib import signals
 
-REAPER, FRONT = "mxq-reaper", "mxq-front"       # names (comm) by which nested runs are known
+# Names (comm) by which nested runs are known; MAIN has its own until it is the command, or it would be taken for one.
+REAPER, FRONT, MAIN = "mxq-reaper", "mxq-front", "mxq-main"
 PAGE_B = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
@@ -20,7 +21,11 @@ _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 def _slurp(path):
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.read(fd, 65536)
+        data = more = os.read(fd, 65536)
+        while len(more) > 4000:         # a list of children comes a page at a time
+            more = os.read(fd, 65536)
+            data += more
+        return data
     finally:
         os.close(fd)
 
@@ -80,7 +85,11 @@ def _foreign():
 def _entry(pid):
     if pid == os.getpid():
         return "/proc/self"
-    return "/proc/%d" % (pid if _outer is None else _outer.get(pid, 0))
+    if _outer is None:
+        return "/proc/%d" % pid
+    if pid not in _outer:
+        _meet_descendants()
+    return "/proc/%d" % _outer.get(pid, 0)
 
 
 def check_proc():
@@ -106,6 +115,14 @@ def _inner(outer):
     return None
 
 
+def _meet_descendants():
+    queue = ["/proc/self"]
+    while queue:
+        for outer in _listed(queue.pop()):
+            if _inner(outer) is not None:
+                queue.append("/proc/%d" % outer)
+
+
 def look(pid):
     """The Process with this pid, zombies included, or None."""
     try:
@@ -125,6 +142,24 @@ def look(pid):
     found.utime, found.stime, found.start, found.rss = (int(fields[n]) for n in (11, 12, 19, 21))
     if _outer is not None:
         found.ppid = None       # numbers of another namespace: not to be compared with ours
+    return found
+
+
+def own_environ():
+    """The environment this program was started with, bytes to bytes.
+
+    os.environb is not that: in the C locale (cron) Python adds LC_CTYPE=C.UTF-8 to it (PEP 538), and the job
+    would get it. What execve(2) of Python refuses, a variable without a name, is left out.
+    """
+    try:
+        data = _slurp("/proc/self/environ")
+    except OSError:
+        return dict(os.environb)
+    found = {}
+    for entry in data.split(b"\0"):
+        name, equals, value = entry.partition(b"=")
+        if name and equals:
+            found.setdefault(name, value)       # getenv(3) finds the first
     return found
 
 
@@ -154,8 +189,6 @@ def context():
 
 def reference(pid):
     """The reference of process `pid`; `start` is null when it has gone already."""
-    if _outer is not None and pid != os.getpid():
-        children(os.getpid())
     found = look(pid)
     return dict(context(), pid=pid, start=found.start if found else None)
 
@@ -170,23 +203,24 @@ def find(wanted):
 
 def children(pid):
     """Pids of the living and dead children of `pid`, by /proc/PID/task/*/children (CONFIG_PROC_CHILDREN)."""
-    folder = _entry(pid) + "/task"
+    found = _listed(_entry(pid))
+    if _outer is not None:
+        found = [pid for pid in map(_inner, found) if pid is not None]
+    return found
+
+
+def _listed(entry):
+    """The children of the process at /proc/PID, as /proc numbers them."""
     found = []
     try:
-        threads = os.listdir(folder)
+        threads = os.listdir(entry + "/task")
     except OSError:
         return found
     for thread in threads:
         try:
-            data = _slurp("%s/%s/children" % (folder, thread))
-            if len(data) > 65000:           # more children than one read returns
-                with open("%s/%s/children" % (folder, thread), "rb") as whole:
-                    data = whole.read()
+            found += [int(word) for word in _slurp("%s/task/%s/children" % (entry, thread)).split()]
         except OSError:
             continue
-        found += [int(word) for word in data.split()]
-    if _outer is not None:
-        found = [pid for pid in map(_inner, found) if pid is not None]
     return found
 
 
