@@ -10,7 +10,43 @@ MXQ_SYNC=0 skips the fsyncs, and with them what a power loss would keep.
 import os
 
 _SYNC = os.environ.get("MXQ_SYNC") != "0"
+_NETWORK = ("nfs", "cifs", "smb", "ceph", "lustre", "gpfs", "beegfs", "glusterfs", "afs", "9p", "ocfs2", "gfs2",
+            "orangefs", "pvfs2", "coda", "ncpfs", "fuse", "virtiofs")
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+def is_lazy():
+    """True when MXQ_SYNC=0 asks for no fsyncs at all."""
+    return not _SYNC
+
+
+def filesystem_type(path):
+    """The type of the file system that `path` is on, like `ext4` or `nfs4`; "" when it cannot be told (proc(5))."""
+    path = os.path.realpath(path)
+    found, longest = "", -1
+    try:
+        with open("/proc/self/mounts", "rb") as mounts:
+            for line in mounts:
+                fields = line.split(b" ")
+                point = os.fsdecode(_unescape(fields[1]))
+                below = path == point or path.startswith(point.rstrip("/") + "/")
+                if below and len(point) >= longest:     # the last of those on one point is on top
+                    found, longest = fields[2].decode("ascii", "replace"), len(point)
+    except (OSError, IndexError):
+        pass
+    return found
+
+
+def _unescape(field):
+    # Blanks, tabs, newlines and backslashes are written as \040 and so on (getmntent(3)).
+    parts = field.split(b"\\")
+    return parts[0] + b"".join(bytes((int(part[:3], 8),)) + part[3:] for part in parts[1:])
+
+
+def is_on_network(path):
+    """True when other hosts may see `path` too, or when its locks and shared memory cannot be relied on."""
+    kind = filesystem_type(path)
+    return kind.rstrip("0123456789") in _NETWORK or kind in _NETWORK or kind.startswith("fuse.")
 
 
 def sync(fd):

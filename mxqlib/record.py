@@ -59,10 +59,10 @@ def encode(record):
 def valid_run(run):
     """True when `run` can be a run id, and so a file name: letters, digits, `. _ -`, not starting with a dot."""
     return (0 < len(run) <= 200 and run[0] != "." and run.isascii()
-            and not run.translate({ord(c): None for c in "._-"}).strip(_ALNUM))
+            and run.translate(_UNMARKED).isalnum())
 
 
-_ALNUM = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
+_UNMARKED = {ord(c): None for c in "._-"}
 
 
 def job_and_attempt(run):
@@ -94,7 +94,16 @@ def split_status(status):
 # ---- reading ----
 
 def _text(value):
-    return value.__class__ is str and "\0" not in value
+    return value.__class__ is str and "\0" not in value and (value.isascii() or _is_bytes(value))
+
+
+def _is_bytes(value):
+    # JSON can write surrogates that stand for no byte: no file, argument or column can hold them.
+    try:
+        value.encode("utf-8", "surrogateescape")
+        return True
+    except UnicodeEncodeError:
+        return False
 
 
 def _whole(value):
@@ -106,7 +115,7 @@ def _natural(value):
 
 
 def _real(value):
-    return value.__class__ is float or _whole(value)
+    return (value.__class__ is float or _whole(value)) and -1e15 < value < 1e15     # 1e999 is read as infinity
 
 
 def _flag(value):
@@ -175,9 +184,25 @@ _ENDED = (
 )
 
 
+def _with_classes(fields, plain):
+    # The class that alone makes a value fit, where there is one: most fields are then done with one comparison.
+    alone = {_flag: bool, _object: dict, _natural: int}
+    if plain:
+        alone[_text] = str
+    return tuple((name, alone.get(fits), fits, required, nullable) for name, fits, required, nullable in fields)
+
+
+# Whether the texts of a record are known to hold no NUL and no surrogate -> the fields of running and of ended ones.
+_TABLES = {plain: (_with_classes(_RUNNING, plain), _with_classes(_ENDED, plain)) for plain in (False, True)}
+_decoder = None
+
+
 def decode(data, run=None):
     """The record in `data` (bytes), checked; `run` is the id that the file's name claims. Raises Damaged."""
-    import json                 # readers only; a reaper never decodes
+    global _decoder
+    if _decoder is None:
+        import json             # readers only; a reaper never decodes
+        _decoder = json.JSONDecoder(parse_constant=_no_constant)
     if not data:
         raise Damaged("empty")
     if data[-1:] != b"\n":
@@ -185,12 +210,12 @@ def decode(data, run=None):
     if data.count(b"\n") > 1:
         raise Damaged("more than one line")
     try:
-        record = json.loads(data.decode("utf-8"), parse_constant=_no_constant)
+        record = _decoder.decode(data.decode("utf-8"))
     except (ValueError, RecursionError) as failure:
         raise Damaged("not JSON: %s" % failure) from None
     if not _object(record):
         raise Damaged("not a JSON object")
-    check(record)
+    check(record, b"\\u" not in data)
     if run is not None and record["run"] != run:
         raise Damaged("is the record of another run, %s" % record["run"])
     return record
@@ -200,8 +225,11 @@ def _no_constant(name):
     raise ValueError("%s is not JSON" % name)
 
 
-def check(record):
-    """Raise Damaged unless `record` (a dict) has the fields of its state with values that make sense."""
+def check(record, plain=False):
+    """Raise Damaged unless `record` (a dict) has the fields of its state with values that make sense.
+
+    `plain`: its texts are known to hold no NUL and no surrogate.
+    """
     version = record.get("format")
     if not _whole(version) or version < 1:
         raise Damaged("no format number")
@@ -209,22 +237,26 @@ def check(record):
         raise Damaged("format %d is newer than this program" % version)
     if record.get("state") not in (RUNNING, ENDED):
         raise Damaged("unknown state")
-    _check_fields(record, _RUNNING)
+    running, ended = _TABLES[plain]
+    _check_fields(record, running)
     known = job_and_attempt(record["run"])
     if known is not None and known != (record.get("job"), record["attempt"]):
         raise Damaged("job and attempt contradict the run id")
     if record["state"] == ENDED:
-        _check_fields(record, _ENDED)
+        _check_fields(record, ended)
         if split_status(record["status"]) != (record.get("exit"), record.get("signal"), record.get("core")):
             raise Damaged("exit, signal and core contradict the status")
 
 
 def _check_fields(record, fields):
-    for name, fits, required, nullable in fields:
+    for name, kind, fits, required, nullable in fields:
         value = record.get(name)
         if value is None:
             if required and (name not in record or not nullable):
                 raise Damaged("no %s" % name)
+        elif value.__class__ is kind:
+            if kind is int and not 0 <= value < 1 << 63:
+                raise Damaged("%s makes no sense" % name)
         elif not fits(value):
             raise Damaged("%s makes no sense" % name)
 

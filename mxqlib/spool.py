@@ -61,6 +61,11 @@ class Spool:
         except FileNotFoundError:
             return []
 
+    def next_job(self):
+        """A job number above those of all records here, for a queue that is made anew beside them."""
+        runs = [name[:-5] for name in self.names() if name.endswith(".json")]
+        return 1 + max((known[0] for known in map(record.job_and_attempt, runs) if known), default=0)
+
     def load(self, name):
         """The record in file `name` of runs/; None when it has gone. Raises record.Damaged, OSError."""
         return load(os.path.join(self.runs, name))
@@ -71,11 +76,13 @@ class Spool:
         Returns the new name, or None when the file has gone meanwhile. Raises OSError.
         """
         place.make_private(self.corrupt)
-        kept, n = name, 0
+        # ".NAME.reason.PID" must be a name too, and names end at 255 bytes.
+        start, n = os.fsdecode(os.fsencode(name)[:200]), 0
+        kept = start
         while os.path.lexists(os.path.join(self.corrupt, kept)) or \
                 os.path.lexists(os.path.join(self.corrupt, kept + ".reason")):
             n += 1
-            kept = "%s.%d" % (name, n)
+            kept = "%s.%d" % (start, n)
         durable.replace(os.path.join(self.corrupt, kept + ".reason"),
                         (why + "\n").encode("utf-8", "backslashreplace"))
         try:
@@ -91,6 +98,12 @@ def load(path):
 
     Raises record.Damaged for what is no record, OSError when the disk fails.
     """
+    found = read(path)
+    return found and found[0]
+
+
+def read(path):
+    """(record, its text, identity of the file) as load(); None when it is not there."""
     run, dot, ending = os.path.basename(path).rpartition(".")
     if ending != "json" or not record.valid_run(run):
         raise record.Damaged("not named like a record")
@@ -112,9 +125,22 @@ def load(path):
             raise record.Damaged("belongs to user %d" % found.st_uid)
         if found.st_size > record.LIMIT_B:
             raise record.Damaged("%d bytes are too many" % found.st_size)
-        return record.decode(_read(fd, found.st_size), run)
+        data = _read(fd, found.st_size)
     finally:
         os.close(fd)
+    return record.decode(data, run), data[:-1].decode("utf-8"), _identity(found)
+
+
+def identity(path):
+    """What tells the file at `path` from one that replaced it, to be compared with that of read(); None: not there."""
+    try:
+        return _identity(os.lstat(path))
+    except FileNotFoundError:
+        return None
+
+
+def _identity(found):
+    return found.st_dev, found.st_ino, found.st_mtime_ns, found.st_size
 
 
 def _read(fd, size_b):
