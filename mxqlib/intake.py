@@ -1,0 +1,278 @@
+"""Intake: spool files into the queue, in batches; each outcome exactly once, and no file removed before its commit.
+
+The order is the promise: read a batch, commit it in one transaction, and when the commit is durable remove the
+files whose outcomes it holds. A crash at any point leaves files that are committed again and change nothing. Two
+intakes at once do the same work twice at worst: whoever commits second finds everything known.
+
+A file may be replaced between reading and removing: running by ended, `lost` by an outcome that came late. So
+only the very file that was read is removed, and only when what it says is in the queue. Damaged files, and
+records that contradict what is committed, are put aside after the commit, and judged again before that.
+"""
+
+import fcntl
+import os
+
+from mxqlib import cli, durable, exits, outbox, place, record, spool
+from mxqlib.cli import Failure, error, reason, step
+
+BATCH = 1000                    # files in one transaction
+BATCH_B = 16 << 20              # or as many bytes: a record may have megabytes of argv
+
+
+class _File:
+    """A record that was read: its name in runs/, what it says, its text, which file it was, and the path in the
+    fallback directory when that is where the outcome was."""
+
+    __slots__ = ("name", "entry", "line", "identity", "fallback")
+
+    def __init__(self, name, entry, line, identity, fallback=None):
+        self.name, self.entry, self.line, self.identity, self.fallback = name, entry, line, identity, fallback
+
+    @property
+    def ended(self):
+        return self.entry["state"] == record.ENDED
+
+
+class Intake:
+    """One pass after the other over a spool. `open_queue()` is called when there is something to commit.
+
+    `committed`, `dropped`, `corrupt` count outcomes committed, outcomes known already, files put aside; `status` is
+    what a command that did nothing else would exit with.
+    """
+
+    def __init__(self, where, open_queue):
+        self.spool, self._open_queue, self.queue = where, open_queue, None
+        self.committed = self.dropped = self.corrupt = 0
+        self.status = exits.OK
+        self._safe = {}                 # fallback folder -> may what is there be believed?
+
+    def collect(self):
+        """One pass over all files of the spool. Raises Failure when the queue cannot be used; the rest stays."""
+        embryos = []
+        for names in self._batches(embryos):
+            self.take(names)
+        if self.queue is not None and embryos:
+            self._drop_embryos(embryos)
+        return self.status
+
+    def _batches(self, embryos):
+        """Lists of names of runs/, while the directory is being read: it may hold any number."""
+        try:
+            entries = os.scandir(self.spool.runs)
+        except FileNotFoundError:
+            return
+        names = []
+        with entries:
+            for found in entries:
+                if found.name.startswith("."):
+                    if record.valid_run(found.name[1:]):
+                        embryos.append(found.name)
+                    continue
+                names.append(found.name)
+                if len(names) == BATCH:
+                    yield sorted(names)     # ids of wrapper runs sort by time: job numbers do too
+                    names = []
+        if names:
+            yield sorted(names)
+
+    # ---- a batch ----
+
+    def take(self, names):
+        """One pass over the files `names` of runs/. Raises Failure when the queue cannot be used; the rest stays."""
+        files, damaged, size_b = [], [], 0
+        for name in names:
+            try:
+                found = self._read(name)
+            except record.Damaged as damage:
+                damaged.append((name, str(damage)))
+                continue
+            except OSError as failure:
+                self._fail(exits.IOERR, "cannot read runs/%s: %s" % (name, reason(failure)))
+                continue
+            if found is None:
+                continue                # another intake was faster
+            files.append(found)
+            size_b += len(found.line)
+            if size_b > BATCH_B:
+                self._commit(files, damaged)
+                files, damaged, size_b = [], [], 0
+        self._commit(files, damaged)
+
+    def _read(self, name):
+        """The _File, the outcome from the fallback directory included; None when it has gone."""
+        found = spool.read("%s/%s" % (self.spool.runs, name))
+        if found is None:
+            return None
+        entry, line, identity = found
+        outbox.check(entry.get("deliveries"))
+        if entry["state"] == record.RUNNING and entry.get("fallback"):
+            kept = self._look_into_fallback(entry)
+            if kept is not None:
+                return _File(name, kept[0], kept[1], identity, entry["fallback"])
+        return _File(name, entry, line, identity)
+
+    def _look_into_fallback(self, entry):
+        """(record, text) of the outcome that the reaper of running record `entry` had to leave elsewhere, or None."""
+        path = entry["fallback"]
+        if not path.startswith("/") or not os.path.lexists(path):
+            return None
+        if not self._is_safe(os.path.dirname(path)):
+            return None
+        try:
+            found = spool.read(path)
+            if found is None:
+                return None
+            kept, line, _ = found
+            outbox.check(kept.get("deliveries"))
+            if kept["run"] != entry["run"] or kept["state"] != record.ENDED:
+                raise record.Damaged("is not the outcome of run %s" % entry["run"])
+        except record.Damaged as damage:
+            self._fail(exits.DATA, "cannot believe %s: %s; left where it is" % (path, damage))
+            return None
+        except OSError as failure:
+            self._fail(exits.IOERR, "cannot read %s: %s" % (path, reason(failure)))
+            return None
+        return kept, line
+
+    def _is_safe(self, folder):
+        if folder not in self._safe:
+            try:
+                self._safe[folder] = place.check_private(folder)
+            except Failure as failure:
+                self._fail(failure.status, "%s; what is there is not believed" % failure)
+                self._safe[folder] = False
+        return self._safe[folder]
+
+    def _commit(self, files, damaged):
+        """One transaction for `files`; then, and only then, what is to go goes."""
+        done, contradicting = [], []
+        fresh = self._unknown(files, done)
+        if fresh:
+            from mxqlib.jobqueue import outcomes
+            with self.queue.transaction():
+                for found in fresh:
+                    take = outcomes.take_outcome if found.ended else outcomes.take_running
+                    result = take(self.queue, found.entry, found.line)
+                    if result is outcomes.CONTRADICTION:
+                        contradicting.append(found)
+                    elif found.ended:
+                        done.append(found)
+                        if result is outcomes.NEW:
+                            self.committed += 1
+                        else:
+                            self.dropped += 1
+        for found in done:
+            self._remove(found)
+        if damaged or contradicting:
+            self._put_aside(damaged, contradicting)
+
+    def _unknown(self, files, done):
+        """Those of `files` that may change the queue; running ones that tell nothing new need no transaction.
+
+        A running record whose run has its outcome in the queue is what a crash between removing the fallback file
+        and the record leaves: it goes into `done`.
+        """
+        if not files:
+            return []
+        if self.queue is None:
+            self.queue = self._open_queue()
+        from mxqlib.jobqueue import outcomes
+        fresh = []
+        with self.queue.reading():
+            for found in files:
+                if not found.ended:
+                    state, same = outcomes.known_state(self.queue, found.entry["run"], found.line)
+                    if state in ("finished", "failed", "killed"):
+                        done.append(found)
+                        continue
+                    if same or state == "lost":
+                        continue
+                fresh.append(found)
+        return fresh
+
+    # ---- after the commit ----
+
+    def _remove(self, found):
+        """Remove the files of a committed outcome; what is left of them after a crash is removed next time."""
+        run = found.entry["run"]
+        try:
+            if found.fallback is not None:
+                _unlink(found.fallback)
+            path = "%s/%s" % (self.spool.runs, found.name)
+            if spool.identity(path) != found.identity:
+                return                  # replaced meanwhile: its turn is next time
+            _unlink(path)
+        except OSError as failure:
+            self._fail(exits.IOERR, "cannot remove %s: %s; it is committed" % (failure.filename, reason(failure)))
+            return
+        if found.entry.get("adopted") or found.fallback is not None or not found.ended:
+            durable.discard(self.spool.embryo_path(run))
+        if cli.verbose:
+            step("%s: %s" % (run, record.state_of(found.entry) if found.ended else "outcome known"))
+
+    def _drop_embryos(self, names):
+        """Remove room that was reserved for outcomes which are in the queue: a crash came before it was removed."""
+        from mxqlib.jobqueue import outcomes
+        for name in names:
+            if os.path.lexists(self.spool.record_path(name[1:])):
+                continue
+            with self.queue.reading():
+                state = outcomes.known_state(self.queue, name[1:], "")[0]
+            if state in ("finished", "failed", "killed"):
+                durable.discard(os.path.join(self.spool.runs, name))
+
+    def _put_aside(self, damaged, contradicting):
+        """Move files to corrupt/, one intake at a time, each one judged again: it may have been replaced."""
+        place.make_private(self.spool.corrupt)
+        lock = os.open(self.spool.corrupt, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            for name, _ in damaged:
+                try:
+                    found = self._read(name)
+                except record.Damaged as damage:
+                    self._quarantine(name, str(damage))
+                except OSError:
+                    pass                # said when it was met first
+                else:
+                    if found is not None:
+                        step("runs/%s was replaced meanwhile; its turn is next time" % name)
+            for found in contradicting:
+                self._put_contradiction_aside(found)
+        finally:
+            os.close(lock)
+
+    def _put_contradiction_aside(self, found):
+        if spool.identity(os.path.join(self.spool.runs, found.name)) != found.identity:
+            return
+        if found.fallback is not None:
+            try:
+                self.spool.put(found.entry)
+                _unlink(found.fallback)
+            except OSError as failure:
+                self._fail(exits.IOERR, "cannot move %s to corrupt/: %s" % (found.fallback, reason(failure)))
+                return
+        self._quarantine(found.name, "contradicts the outcome of run %s in the queue" % found.entry["run"])
+
+    def _quarantine(self, name, why):
+        try:
+            kept = self.spool.quarantine(name, why)
+        except OSError as failure:
+            self._fail(exits.IOERR, "cannot move runs/%s (%s) to corrupt/: %s" % (name, why, reason(failure)))
+            return
+        if kept is not None:
+            self.corrupt += 1
+            self._fail(exits.DATA, "runs/%s: %s; moved to corrupt/%s" % (name, why, kept))
+
+    def _fail(self, status, text):
+        # The worst counts: an input or output error means that something is left to be done.
+        error(text)
+        if self.status in (exits.OK, exits.DATA):
+            self.status = status
+
+
+def _unlink(path):
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass

@@ -1,0 +1,74 @@
+"""What the queue knows of jobs and runs that somebody asked for by number, id or group; nothing is changed here."""
+
+from mxqlib.jobqueue import changes, from_column, to_column
+
+
+class Job:
+    """A job at one instant: number, state, attempt (the highest so far, 0: never loaded), group."""
+
+    __slots__ = ("number", "state", "attempt", "group")
+
+    def __init__(self, row):
+        self.number, self.state, self.attempt, group = row
+        self.group = from_column(group)
+
+    @property
+    def is_over(self):
+        """True when it will not run again by itself."""
+        return self.state in changes.OVER
+
+
+class Run:
+    """A run at one instant: run, job, attempt, state, host, status (raw, of MAIN), reason."""
+
+    __slots__ = ("run", "job", "attempt", "state", "host", "status", "reason")
+
+    def __init__(self, row):
+        self.run, self.job, self.attempt, self.state, host, self.status, self.reason = row
+        self.host = from_column(host)
+
+    @property
+    def is_active(self):
+        """True when its outcome is not known yet."""
+        return self.state in ("loaded", "running")
+
+
+_JOB = "SELECT job, state, attempt, group_name FROM job "
+_RUN = "SELECT run, job, attempt, state, host, status, reason FROM run "
+
+
+def find_job(queue, number):
+    """The Job, or None when there is no such number."""
+    row = queue.db.execute(_JOB + "WHERE job = ?", (number,)).fetchone()
+    return row and Job(row)
+
+
+def find_run(queue, run):
+    """The Run with this id, or None."""
+    row = queue.db.execute(_RUN + "WHERE run = ?", (run,)).fetchone()
+    return row and Run(row)
+
+
+def runs_of(queue, number):
+    """All Runs of a job, the last attempt first."""
+    return [Run(row) for row in queue.db.execute(_RUN + "WHERE job = ? ORDER BY attempt DESC", (number,))]
+
+
+def live_jobs(queue, group=None, states=changes.LIVE):
+    """The Jobs that are in one of `states`, which must be of the living, state by state, in the order of their numbers.
+
+    Not from the list of the queue's own active runs: jobs that wait have none.
+    """
+    for state in states:
+        where, values = "WHERE state = ? AND date_end IS NULL ", (state,)
+        if group is not None:
+            where, values = where + "AND group_name = ? ", values + (to_column(group),)
+        for row in queue.db.execute(_JOB + where + "ORDER BY job", values):
+            yield Job(row)
+
+
+def owes_first_try(queue, number):
+    """True when the log or the record of a job is owed and was never tried."""
+    return queue.db.execute(
+        "SELECT 1 FROM delivery WHERE job = ? AND sink IN ('log', 'record') AND state = 'owed' AND tries = 0",
+        (number,)).fetchone() is not None
