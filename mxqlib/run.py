@@ -1,0 +1,48 @@
+"""mxq-run: claim jobs that fit on this host and start a reaper for each.
+
+Guarantees: a job is claimed once, whoever else claims; nothing is overbooked; what was claimed is started or can be given
+back; the jobs do not depend on this process once their reapers live.
+"""
+
+import os
+
+from mxqlib import cli, exits, place, process, signals, units
+from mxqlib.cli import Failure, Option
+
+USAGE = "[OPTION]..."
+TEXT = "Start the jobs of the queue that fit on this host, each under a reaper of its own."
+OPTIONS = cli.BASE + (
+    Option("j", "threads", "N", "threads to use at once (default: the CPUs we may use)",
+           lambda text: units.number(text, 1, 1 << 20)),
+    Option("m", "memory", "SIZE", "memory to use at once (default: all of this machine)", units.size),
+    Option(None, "max", "N", "jobs to run at once (default: any number)", lambda text: units.number(text, 1, 1 << 20)),
+    Option(None, "wait", None, "stay until the queue is empty; TERM drains, INT kills, QUIT detaches"),
+    Option(None, "grace", "TIME", "with --wait, after INT: from TERM to KILL (10s)",
+           lambda text: units.duration(text, 0)),
+)
+EXITS = (exits.OK, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR, exits.TEMPFAIL,
+         exits.NOPERM, exits.CONFIG)
+
+
+def main(argv):
+    """Start what fits; with --wait stay until the queue is empty."""
+    os.umask(0o077)
+    values, operands = cli.parse(OPTIONS, argv, USAGE, TEXT)
+    if operands:
+        raise Failure(exits.USAGE, "no operands are taken: %s" % operands[0])
+    base = place.base(values.d)
+    if not os.path.exists(place.queue(base)):
+        cli.step("there is no queue yet")
+        return exits.OK
+    place.make_private(base)
+    place.make_private(place.runners(base))
+    process.check_proc()
+    signals.restore_default(signals.CHLD)
+    if values.wait:
+        signals.block(signals.CATCHABLE)
+    from mxqlib.runner import Runner
+    runner = Runner(base, values)
+    try:
+        return runner.stay() if values.wait else runner.start_and_leave()
+    finally:
+        runner.close()

@@ -1,0 +1,307 @@
+"""The work of mxq-run: claims in one transaction, reapers for what was claimed, and with --wait the wait for them.
+
+The order is the promise. A lock file is taken before the claim is committed, and the reaper inherits it: a claim whose
+lock is free and that has no record cannot have run, and mxq-adopt gives it back. Room is counted inside the
+transaction of the claim, so no two mxq-runs fill the same gap.
+"""
+
+import os
+
+from mxqlib import capacity, child, clock, exits, jobqueue, lock, place, process, record, signals
+from mxqlib.attempt import withdraw
+from mxqlib.cli import Failure, step, warn
+from mxqlib.crew import Crew
+from mxqlib.intake import Intake
+from mxqlib.jobqueue import jobs
+from mxqlib.progress import Progress
+from mxqlib.spool import Spool
+
+_LOOK_S = 1.0               # how often --wait looks for jobs that others put into the queue or that fit by now
+_COLLECT_S = 10.0           # how often it looks for records of others
+_LONGEST_PAUSE_S = 30.0     # after a failed start or a locked queue
+
+
+class Runner:
+    """One mxq-run. `values` are its options."""
+
+    def __init__(self, base, values):
+        self.base, self.runners = base, place.runners(base)
+        self.spool = Spool(place.spool(base)).open()
+        # With --wait a locked queue is asked again in the loop, where signals are heard.
+        self.queue = jobqueue.open_queue(place.queue(base), self.spool.next_job,
+                                         **({"busy_s": 1.0} if values.wait else {}))
+        self.lock = lock.take(self.runners, "mxq-run.%d.lock" % os.getpid(), wait=True)
+        me = process.reference(os.getpid())
+        self.lock.write(record.encode(dict(me, wait=bool(values.wait))))
+        self.host = me["host"]
+        self.capacity = capacity.Capacity(values.threads, values.memory, values.max)
+        self.occupied = capacity.Occupied(self.spool, self.runners)
+        self.crew = Crew(self.spool, base, me if values.wait else None)
+        self.grace_s = 10 if values.grace is None else values.grace
+        self._locks = 0
+        self._environments = {}
+        self._reported = set()      # kinds of jobs that can never fit, said once
+
+    def close(self):
+        """Let go of what names this mxq-run."""
+        self.lock.let_go()
+        self.queue.close()
+
+    # ---- claim and start ----
+
+    def drained(self):
+        """Why nothing may be started here, or None."""
+        for name in ("drain", "drain." + self.host):
+            try:
+                with open(os.path.join(self.spool.path, name), encoding="utf-8", errors="replace") as why:
+                    return why.read(1000).strip() or "drained"
+            except FileNotFoundError:
+                continue
+        return None
+
+    def start_what_fits(self):
+        """Claim jobs and start their reapers. Returns the crew's new Members. Raises Failure."""
+        claimed, started = self._claim(), []
+        for at, (job, held) in enumerate(claimed):
+            try:
+                started.append(self.crew.start(job, self._environments.get(job["environment"]), held))
+                step("%s: started" % job["run"])
+            except OSError as failure:
+                self.give_back([rest["run"] for rest, _ in claimed[at:]])
+                for _, rest in claimed[at:]:
+                    rest.let_go()
+                raise Failure(exits.TEMPFAIL, "cannot start %s: %s; given back" % (job["run"], failure.strerror)) \
+                    from None
+        return started
+
+    def _claim(self):
+        claimed = []
+        try:
+            with self.queue.transaction():
+                room = capacity.Room(self.capacity, self.occupied.shares(jobs.active(self.queue)))
+                while True:
+                    choice = room.choose(jobs.kinds(self.queue, self.host))
+                    if choice is None:
+                        return claimed
+                    claimed.append(self._claim_one(room, *choice))
+        except BaseException:
+            for _, held in claimed:
+                held.let_go()
+            raise
+
+    def _claim_one(self, room, number, threads, memory_b, group):
+        self._locks += 1
+        held = lock.take(self.runners, "%d.%d.%d.lock" % (os.getpid(), process.look(os.getpid()).start, self._locks))
+        cpus = room.pick_cpus(threads)
+        job = jobs.claim(self.queue, number, self.host, held.name, cpus)
+        job["cpus"] = cpus
+        room.occupy(threads, memory_b, cpus, group)
+        key = job["environment"]
+        if key is not None and key not in self._environments:
+            if len(self._environments) > 100:
+                self._environments.clear()
+            self._environments[key] = jobs.environment(self.queue, key)
+        return job, held
+
+    def give_back(self, runs):
+        """Runs that were claimed and not executed: their jobs wait again."""
+        with self.queue.transaction():
+            for run in runs:
+                jobs.give_back(self.queue, run)
+
+    def report_misfits(self):
+        """True when all waiting jobs can never fit here; each kind of them is reported once."""
+        fitting = False
+        with self.queue.reading():
+            for _, group, threads, memory_b, job in jobs.kinds(self.queue, self.host):
+                if self.capacity.can_ever_hold(threads, memory_b):
+                    fitting = True
+                elif (threads, memory_b) not in self._reported:
+                    self._reported.add((threads, memory_b))
+                    warn("job %d can never be started here: it %s" % (job, self.capacity.lack(threads, memory_b)))
+        return bool(self._reported) and not fitting
+
+    # ---- without --wait ----
+
+    def start_and_leave(self):
+        """Start what fits; return once each job may run or is given back."""
+        why = self.drained()
+        if why is not None:
+            step("nothing is started: %s" % why)
+            return exits.OK
+        signals.block(signals.CATCHABLE)
+        failed = []
+        while True:
+            if not self.start_what_fits():
+                break
+            failed += self._wait_for_gates()
+            if failed:
+                break               # a full disk: not a reason to try the whole queue
+        self.report_misfits()
+        return exits.IOERR if failed else exits.OK
+
+    def _wait_for_gates(self):
+        """Wait until each reaper has opened its gate or failed; give back and return what was not started."""
+        failed = []
+        while self.crew.members:
+            self.crew.listen()
+            for pid, member in list(self.crew.members.items()):
+                if member.told.started_s is not None and member.told.last is None:
+                    del self.crew.members[pid]
+            failed += [member for member in self.crew.reap() if self.is_unstarted(member)]
+            if self.crew.members:
+                signals.wait(signals.CATCHABLE)
+        if failed:
+            self.give_back([member.entry["run"] for member in failed])
+        return failed
+
+    def is_unstarted(self, member):
+        """True when the run of a Member whose reaper ended was not executed; nothing of it is left then."""
+        told = member.told
+        if told.last in ("failed", "nothing"):
+            return True
+        if told.last is None and told.started_s is None:
+            # The reaper died with the gate closed, and MAIN left with it; its record says more than happened.
+            withdraw(self.spool, member.entry["run"], member.reaper)
+            return True
+        return False
+
+    # ---- with --wait ----
+
+    def stay(self):
+        """Start, wait and collect until the queue is empty, or TERM, INT, QUIT say otherwise."""
+        process.become_subreaper()
+        return _Stay(self).loop()
+
+
+class _Stay:
+    """The loop of --wait."""
+
+    def __init__(self, runner):
+        self.runner, self.crew = runner, runner.crew
+        self.intake = Intake(runner.spool, lambda: runner.queue)
+        self.intake.queue = runner.queue
+        self.progress = Progress()
+        self.draining = self.leaving = False
+        self.kill_at_s = None
+        self.retry_at_s, self.pause_s = 0.0, 0.1
+        self.look_at_s = self.collect_at_s = 0.0
+        self.done = self.failed = 0
+        self.names = []             # records of our runs to be committed
+        self.unstarted = []         # runs to be given back
+
+    def loop(self):
+        """Returns the exit status."""
+        while True:
+            status = self._turn()
+            if status is not None:
+                self.progress.end()
+                return status
+            info = signals.wait(signals.CATCHABLE, self._timeout_s())
+            if info is not None:
+                self._receive(info.si_signo)
+            if self.leaving:
+                self.progress.end()
+                return exits.TEMPFAIL if self.crew.members else exits.OK
+            self.crew.listen()
+            for member in self.crew.reap():
+                self._ended(member)
+
+    def _timeout_s(self):
+        now = clock.boot_s()
+        times = [self.look_at_s] + ([self.kill_at_s] if self.kill_at_s else [])
+        if self.names or self.unstarted:
+            times.append(self.retry_at_s)
+        return max(0.0, min(times) - now)
+
+    def _receive(self, number):
+        if number == signals.TERM:
+            self.draining = True
+        elif number == signals.INT:
+            self.draining = True
+            self.crew.signal(signals.USR1)
+            self.kill_at_s = clock.boot_s() + self.runner.grace_s
+        elif number in (signals.QUIT, signals.HUP):
+            self.leaving = True
+        elif number == signals.TSTP:
+            self.progress.end()
+            signals.stop_self()
+
+    def _ended(self, member):
+        self.look_at_s = 0.0        # there is room now
+        last = member.told.last
+        if last in ("recorded", "kept"):
+            self.done += 1
+            self.failed += member.told.facts["ended"].split()[0] != "0" or "reason" in member.told.facts
+            self.names.append(member.entry["run"] + ".json")
+        elif self.runner.is_unstarted(member):
+            self.unstarted.append(member.entry["run"])
+        else:
+            self.crew.take_over(member)
+
+    def _turn(self):
+        """Do what can be done now. Returns the exit status when nothing is left to do."""
+        now = clock.boot_s()
+        if self.kill_at_s and now >= self.kill_at_s:
+            self.kill_at_s = None
+            self.crew.signal(signals.USR2)
+        if now < self.retry_at_s:
+            return None
+        try:
+            self._commit(now)
+            if now >= self.look_at_s:
+                self._start(now)
+            if not self.crew.members and not self.names:
+                return self._conclude()
+            self.pause_s = 0.1
+        except Failure as failure:
+            self.retry_at_s = self.look_at_s = now + self.pause_s
+            self.pause_s = min(self.pause_s * 2, _LONGEST_PAUSE_S)
+            self.progress.end()
+            warn("%s; trying again in %.1f s" % (failure, self.retry_at_s - now))
+        return None
+
+    def _commit(self, now):
+        """Put the outcomes of our runs into the queue, now and then those of others too."""
+        if self.unstarted:
+            self.runner.give_back(self.unstarted)
+            self.unstarted = []
+            # A start that failed would fail again at once: a full disk, no processes.
+            raise Failure(exits.TEMPFAIL, "a run could not be started and was given back")
+        if now >= self.collect_at_s:
+            self.intake.collect()
+            self.collect_at_s = now + _COLLECT_S
+        elif self.names:
+            self.intake.take(self.names)
+        self.names = []
+
+    def _start(self, now):
+        self.look_at_s = now + _LOOK_S
+        if self.draining:
+            return
+        if self.runner.drained() is None:
+            self.runner.start_what_fits()
+        self._show()
+
+    def _show(self):
+        if self.progress.is_due():
+            with self.runner.queue.reading():
+                waiting = jobs.count_waiting(self.runner.queue)[0]
+            self.progress.show(self.done, self.failed, len(self.crew.members), waiting)
+
+    def _conclude(self):
+        """Nothing of ours runs: the exit status, or None when there may be something to start later."""
+        runner = self.runner
+        if self.draining:
+            return exits.OK
+        why = runner.drained()
+        with runner.queue.reading():
+            waiting, dependent = jobs.count_waiting(runner.queue)
+            claimable = next(iter(jobs.kinds(runner.queue, runner.host)), None) is not None
+            active = bool(jobs.active(runner.queue))
+        if waiting and why is not None:
+            warn("%d jobs are left: nothing is started here: %s" % (waiting, why))
+            return exits.TEMPFAIL
+        if claimable:
+            return exits.UNAVAILABLE if runner.report_misfits() else None
+        return None if dependent and active else exits.OK
