@@ -302,15 +302,6 @@ def end_like(kind, number):
 
 # ---- descriptors ----
 
-def repair_standard_fds():
-    """Open /dev/null on each of 0, 1, 2 that is closed, or the next file opened would become it."""
-    fd = os.open(os.devnull, os.O_RDWR)
-    while fd < 3:
-        os.set_inheritable(fd, True)
-        fd = os.open(os.devnull, os.O_RDWR)
-    os.close(fd)
-
-
 def let_go(keep, standard=(0, 1)):
     """Close all descriptors but 0-2 and `keep`, and have /dev/null on those of `standard`.
 

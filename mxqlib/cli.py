@@ -189,12 +189,33 @@ def reason(failure):
     return failure.strerror or str(failure) or failure.__class__.__name__
 
 
+def repair_standard_fds():
+    """Open /dev/null on each of 0, 1, 2 that is closed: the next file opened would become it, and get our messages."""
+    fd = os.open(os.devnull, os.O_RDWR)
+    while fd < 3:
+        os.set_inheritable(fd, True)
+        fd = os.open(os.devnull, os.O_RDWR)
+    os.close(fd)
+    if sys.stdout is None:          # it was closed when Python started
+        sys.stdout = open(1, "w", closefd=False)
+
+
+def _start_over_in_utf8():
+    # In a locale such as de_DE.ISO-8859-1 bytes would be read as its characters, and records of the same job differ
+    # from one caller to the next. The C locale is UTF-8 already (PEP 540).
+    if sys.executable:
+        os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8"] + sys.argv)
+
+
 def run(main):
     """Call main(sys.argv[1:]) and end the process with what it returns; the one catcher of all commands.
 
     INT and PIPE end a command as they end one that knows nothing of them; who must outlive them says so.
     The end is os._exit: tearing the interpreter down costs as much as importing half of a command.
     """
+    repair_standard_fds()
+    if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
+        _start_over_in_utf8()
     signals.restore_default(signals.PIPE)
     if not signals.is_ignored(signals.INT):
         signals.restore_default(signals.INT)

@@ -53,7 +53,6 @@ def prepare(argv):
     """The Attempt that the command line asks for; everything that can be checked before the start is. Raises Failure."""
     ignored = signals.inherited_ignores()
     signals.restore_default(signals.CHLD)   # ignored, it would lose the statuses of our children (wait(2))
-    child.repair_standard_fds()
     gc.disable()                            # nothing here makes cycles, and a collection would unshare forked pages
     umask = os.umask(0o077)
     values, argv = cli.parse(OPTIONS, argv, USAGE, TEXT)
@@ -63,7 +62,7 @@ def prepare(argv):
     base = place.base(values.d)
     where = Spool(place.spool(base)).open()
     entry = _entry(values, argv, umask)
-    launch = child.Launch(argv, request.environ(dict(os.environb), entry, base), entry["cwd"], entry["umask"])
+    launch = child.Launch(argv, request.environ(process.own_environ(), entry, base), entry["cwd"], entry["umask"])
     launch.cpus, launch.ignored = entry["cpus"], ignored
     attempt = Attempt(entry, launch, where)
     attempt.detached, attempt.linger = bool(values.detach), bool(values.linger)
