@@ -62,7 +62,13 @@ def _serve(attempt, front, fd, extra):
         wire.tell("failed")
         return exits.FAILURE
     reaper = Reaper(attempt, wire.tell, lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
-    gate = _fork_main(attempt, reaper, wire)
+    try:
+        gate = _fork_main(attempt, reaper, wire)
+    except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit
+        error("cannot start a process for the job: %s" % reason(failure))
+        reservation.drop()
+        wire.tell("failed")
+        return exits.FAILURE
     kept = [fd, extra, gate, attempt.report, front_fd, attempt.lock and attempt.lock.fd, reservation.fd]
     child.let_go([each for each in kept if each is not None], (0, 1, 2) if attempt.detached else (0, 1))
     if attempt.detached:
@@ -101,6 +107,7 @@ def _fork_main(attempt, reaper, wire):
     reaper.main = child.fork()
     if reaper.main == 0:
         os.close(gate)              # or the gate would never close when the reaper dies
+        process.set_name(process.MAIN)
         if attempt.lock is not None:
             os.close(attempt.lock.fd)
         child.become(attempt.launch, outside, attempt.report)
@@ -128,14 +135,14 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
         return False
     if attempt.lock is not None:
         attempt.lock.let_go()
-    change = child.look()
-    if change is not None and change.status is not None:
+    status = child.look_at(reaper.main)     # that MAIN was stopped is left for supervise() to see and to relay
+    if status is not None:
         # A signal to the front was passed on to MAIN before the gate opened.
         withdraw(attempt.spool, attempt.entry["run"], os.getpid())
         text = child.read_report(attempt.report)[1]
         if text is not None:
             error(text)
-        wire.tell("nothing %d" % (change.status & 0x7f))
+        wire.tell("nothing %d" % (status & 0x7f))
         return False
     reaper.begin()
     step("%s: recorded, MAIN %d may run" % (attempt.entry["run"], reaper.main))

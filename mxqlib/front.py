@@ -121,7 +121,10 @@ class Front:
         self.attempt.entry["date_start"] = self.told.date_start
         self.attempt.entry["main"] = self.told.main_reference()
         if not self.attempt.detached:
-            child.leave_group(self.reaper if self.attempt.terminal else None)
+            try:
+                child.leave_group(self.reaper if self.attempt.terminal else None)
+            except OSError:
+                pass            # no process, no descriptor to be had: then we die with the group, not the reaper
         for number in self._early:
             process.send(self.told.main, number)
 
@@ -130,6 +133,8 @@ class Front:
     def _receive(self, info):
         if info.si_signo == signals.CONT and info.si_pid == self.reaper:
             return                  # it only woke us along with MAIN
+        if signals.is_from_terminal(info) and not self.attempt.detached:
+            return                  # we are in MAIN's group (still, or as its session's leader): it got its own
         try:
             os.write(self._extra, b"%d %d %d %s\n" % (info.si_signo, info.si_pid, info.si_uid,
                                                      clock.iso().encode("ascii")))
@@ -174,6 +179,7 @@ class Front:
         """The reaper died without a record: MAIN and what it left behind are our children now."""
         entry = self.attempt.entry
         child.raise_limits()            # a record is to be written here now
+        process.set_name(process.REAPER)        # an outer run sends us USR1 and USR2 now
         reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
         reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
         reaper.to, reaper.adopted, reaper.strangers = "front", True, self.strangers

@@ -60,6 +60,8 @@ def prepare(argv):
         raise Failure(exits.FAILURE, "no command (try --help)")
     process.check_proc()
     base = place.base(values.d)
+    if not os.environ.get("MXQ_SPOOL"):
+        place.make_private(base)
     where = Spool(place.spool(base)).open()
     entry = _entry(values, argv, umask)
     launch = child.Launch(argv, request.environ(process.own_environ(), entry, base), entry["cwd"], entry["umask"])

@@ -61,6 +61,7 @@ class Reaper(_Facts):
         self.done = False           # only survivors are left
         self.strangers = set()      # pids of children that are none of the job's
         self.to = "reaper"
+        self._stopped = False       # MAIN is, and the front with it
         self.due = {}               # what is to be done -> when (CLOCK_BOOTTIME)
         self._sample_pause_s = _SAMPLE_FIRST_S
         self._steps = {"xcpu": self._limit_warn, "term": self._limit_term, "kill": self._limit_kill,
@@ -104,7 +105,11 @@ class Reaper(_Facts):
             elif change.status is not None:
                 self._ended(change)
             elif change.pid == self.main:
-                self.relay(signals.STOP if change.stopped else signals.CONT)
+                self._relay(change.stopped)
+
+    def _relay(self, stopped):
+        self._stopped = stopped
+        self.relay(signals.STOP if stopped else signals.CONT)
 
     def _only_strangers(self):
         return self.strangers.issuperset(process.children(os.getpid()))
@@ -132,6 +137,8 @@ class Reaper(_Facts):
             self.blame("exec")
             error(text)
         self.tell("ended %d %s %r" % (self.status, self.date_end, self.real_s))
+        if self._stopped:
+            self._relay(False)          # killed while it was stopped: there was no going on to be seen
         self.after_main()
 
     def after_main(self):
