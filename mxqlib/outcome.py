@@ -59,6 +59,7 @@ def publish(attempt, facts, reservation, note):
         except OSError as failure:
             trouble = failure
         if not warned:
+            _take_earlier(note)
             warn("%s: cannot write the record to %s: %s; trying until it can be written (kill -USR2 %d gives up this place)"
                  % (attempt.entry["run"], target, reason(trouble), os.getpid()))
             warned = True
@@ -73,6 +74,14 @@ def _make_again(where):
         where.open()
     except Failure:
         pass                    # told by the next try
+
+
+def _take_earlier(note):
+    # A USR2 that is pending still was meant for the job: it gives no place up.
+    info = signals.wait(signals.CATCHABLE, 0)
+    while info is not None:
+        note(info)
+        info = signals.wait(signals.CATCHABLE, 0)
 
 
 def _pause(pause_s, note, run, trouble):
@@ -103,7 +112,7 @@ def give_up(attempt, entry):
         say("error", "%s: cannot write the record to %s either: %s" % (entry["run"], path, failure))
         path = ""
     if path:
-        warn("%s: the record is in %s; mxq-collect finds it there" % (entry["run"], path))
+        say("error", "%s: the record is not in its place but in %s, where mxq-collect finds it" % (entry["run"], path))
     cli.write(data)
     return path
 
