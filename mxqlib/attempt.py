@@ -50,23 +50,22 @@ def serve(attempt, front, wire, extra):
 
 
 def _serve(attempt, front, fd, extra):
-    wire = Teller(fd)
-    front_fd = _open_front(front)
+    wire, what, reservation = Teller(fd), "become the job's reaper", None
     try:
+        front_fd = _open_front(front)
         process.become_subreaper()
         attempt.launch.limits = child.raise_limits()
+        what = "reserve room for the record in %s" % attempt.spool.runs
         _make_log(attempt)
         reservation = attempt.spool.reserve(attempt.entry["run"], len(record.encode(attempt.entry)) + _REFERENCES_B)
-    except OSError as failure:
-        error("cannot reserve room for the record in %s: %s" % (attempt.spool.runs, reason(failure)))
-        wire.tell("failed")
-        return exits.FAILURE
-    reaper = Reaper(attempt, wire.tell, lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
-    try:
+        what = "start a process for the job"
+        reaper = Reaper(attempt, wire.tell,
+                        lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
         gate = _fork_main(attempt, reaper, wire)
     except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit
-        error("cannot start a process for the job: %s" % reason(failure))
-        reservation.drop()
+        error("cannot %s: %s" % (what, reason(failure)))
+        if reservation is not None:
+            reservation.drop()
         wire.tell("failed")
         return exits.FAILURE
     kept = [fd, extra, gate, attempt.report, front_fd, attempt.lock and attempt.lock.fd, reservation.fd]

@@ -305,18 +305,20 @@ def end_like(kind, number):
 def let_go(keep, standard=(0, 1)):
     """Close all descriptors but 0-2 and `keep`, and have /dev/null on those of `standard`.
 
-    So a pipe or a lock of the caller's is held by the job alone.
+    So a pipe or a lock of the caller's is held by the job alone. It never fails, as nothing may that comes after a fork
+    for which somebody waits: what cannot be closed for lack of descriptors is kept.
     """
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in standard:
-        os.dup2(null, fd)
     kept = sorted(set(keep) | {0, 1, 2})
     for low, high in zip(kept, kept[1:]):
         os.closerange(low + 1, high)
-    # The last gap has no end that the limit would tell (it may have been lowered): ask which are open.
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) > kept[-1]:
-            try:
-                os.close(int(name))
-            except OSError:
-                pass            # the one listdir itself had open
+    try:
+        # The last gap has no end that the limit would tell (it may have been lowered): ask which are open.
+        for name in os.listdir("/proc/self/fd"):
+            if int(name) > kept[-1]:
+                os.closerange(int(name), int(name) + 1)     # the one that listdir had open is closed already
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for fd in standard:
+            os.dup2(null, fd)
+        os.close(null)
+    except OSError:
+        pass

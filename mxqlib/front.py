@@ -170,7 +170,7 @@ class Front:
             return ("signal", number) if number else ("exit", exits.FAILURE)
         if "kept" in self.told.facts:
             return "exit", exits.IOERR
-        if "recorded" in self.told.facts:
+        if "recorded" in self.told.facts and "ended" in self.told.facts:
             status = int(self.told.facts["ended"].split()[0])
             return outcome.ending(status, self.told.facts.get("reason"), "time-killed" in self.told.facts)
         return self._take_over()
