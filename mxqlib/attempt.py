@@ -79,7 +79,7 @@ def _serve(attempt, front, fd, extra):
     path = reaper.record(reservation)
     step("%s: the outcome is safe" % attempt.entry["run"])
     wire.tell("recorded" if path is None else "kept " + path)
-    return exits.OK
+    return exits.OK if path is None else exits.IOERR
 
 
 def _make_log(attempt):

@@ -170,10 +170,16 @@ class Front:
             return ("signal", number) if number else ("exit", exits.FAILURE)
         if "kept" in self.told.facts:
             return "exit", exits.IOERR
-        if "recorded" in self.told.facts and "ended" in self.told.facts:
-            status = int(self.told.facts["ended"].split()[0])
-            return outcome.ending(status, self.told.facts.get("reason"), "time-killed" in self.told.facts)
+        if "recorded" in self.told.facts or self._reaped == 0:
+            return outcome.ending(self._recorded_status(), self.told.facts.get("reason"),
+                                  "time-killed" in self.told.facts)
         return self._take_over()
+
+    def _recorded_status(self):
+        if "ended" in self.told.facts:
+            return int(self.told.facts["ended"].split()[0])
+        # The one line did not get through; what counts is safe already.
+        return self.attempt.spool.load(self.attempt.entry["run"] + ".json")["status"]
 
     def _take_over(self):
         """The reaper died without a record: MAIN and what it left behind are our children now."""
