@@ -48,9 +48,9 @@ def tells(call):
     return "safe" if call.name == "write" and call.fd == 1 else None
 
 
-def power_losses(flaw, tmp_path, strict=False):
+def power_losses(flaw, tmp_path, strict=False, faults=()):
     """(number of states, what is wrong with them)."""
-    trace = powerloss.record(publishing(flaw), lambda sandbox: sandbox.spool, tells, roles=FRONT)
+    trace = powerloss.record(publishing(flaw), lambda sandbox: sandbox.spool, tells, roles=FRONT, faults=faults)
     wrong = []
     for number, state in enumerate(powerloss.states(trace, strict), 1):
         state.materialise(tmp_path / "disk")
@@ -79,6 +79,13 @@ def test_power_loss_harms_nothing_that_is_done_right(tmp_path, strict):
 def test_power_loss_finds(flaw, says, tmp_path):
     _states, wrong = power_losses(flaw, tmp_path)
     assert any(text.startswith(says) for text in wrong), wrong
+
+
+@quick
+@pytest.mark.parametrize("flaw", ["none", "synced-again"])
+def test_power_loss_finds_a_second_fsync_that_lies(flaw, tmp_path):
+    _states, wrong = power_losses(flaw, tmp_path, faults=[strace.fail("fsync", 1, "EIO")])
+    assert bool(wrong) == (flaw == "synced-again")
 
 
 @quick

@@ -12,11 +12,12 @@ class Inode:
     """A file or directory; `base` is what is on the disk for certain.
 
     base of a file: bytes; of a directory: {name: Inode}. pending: operations
-    since, in their order.
+    since, in their order; doomed: those of them that a failed fsync has marked
+    clean, so that no later one brings them to the disk for certain (fsync(2)).
     """
 
     def __init__(self, base):
-        self.base, self.pending = base, []
+        self.base, self.pending, self.doomed = base, [], []
 
     @property
     def is_folder(self):
@@ -24,9 +25,13 @@ class Inode:
         return isinstance(self.base, dict)
 
     def sync(self):
-        """Everything pending is on the disk now."""
-        self.base = apply(self.base, self.pending)
-        self.pending = []
+        """Everything pending that is not doomed is on the disk now."""
+        self.base = apply(self.base, [each for each in self.pending if each not in self.doomed])
+        self.pending = list(self.doomed)
+
+    def fail_to_sync(self):
+        """An fsync reported that what is pending may be lost."""
+        self.doomed = list(self.pending)
 
     def now(self):
         """What a reader sees: base and all that is pending."""
@@ -131,9 +136,11 @@ class Disk:
     def replay(self, call):
         """Do what one call did; returns True when it changed the disk or made it safer."""
         method = getattr(self, "do_" + call.name, None)
+        description = self.descriptor(call, call.fd)
+        if call.name in ("fsync", "fdatasync") and call.error and description is not None:
+            description.inode.fail_to_sync()
         if method is None or call.ret is None or call.ret < 0:
             return False
-        self.descriptor(call, -1)
         return bool(method(call))
 
     def do_openat(self, call):

@@ -335,22 +335,23 @@ def numbered_calls(workload, role, **options):
 
 # --- recording ----------------------------------------------------------------
 
-def record(workload, keep=None, again=True, **options):
+def record(workload, keep=None, again=True, faults=(), **options):
     """Trace a whole run, front, reaper and MAIN up to its execve, and return the list of calls.
 
-    keep: predicate of the calls wanted. Recorded twice and compared role by
-    role (the order between two processes may differ): Nondeterministic when
-    names, paths or outcomes differ.
+    keep: predicate of the calls wanted. faults: of role front; they strike
+    each process that makes such a call so often. Recorded twice and compared
+    role by role (the order between two processes may differ):
+    Nondeterministic when names, paths or outcomes differ.
     """
-    first = record_once(workload, keep, options)
+    first = record_once(workload, keep, faults, options)
     if again:
-        compare(first, record_once(workload, keep, options))
+        compare(first, record_once(workload, keep, faults, options))
     return [call for call, _key in first]
 
 
-def record_once(workload, keep, options):
+def record_once(workload, keep, faults, options):
     """[(call, what must be equal in the next recording)]."""
-    point = Point(workload, (), dict(options, follow=True))
+    point = Point(workload, tuple(faults), dict(options, follow=True))
     with point.strike() as traced:
         traced.end()
         wanted = [call for call in traced.calls("front") if keep is None or keep(call)]
@@ -359,9 +360,14 @@ def record_once(workload, keep, options):
 
 def key(call, traced):
     """What a call does, without the parts that are new in each run: folder, run id, pids."""
-    paths = [path.replace(str(traced.sandbox.path), "SANDBOX") for path in call.paths]
-    paths = [re.sub(r"\d{8}T\d{6}\.\d{6}Z-[^/]*-\d+", "RUN", path) for path in paths]
-    paths = [re.sub(r"/proc/\d+", "/proc/PID", re.sub(r"(pipe|socket):\[\d+\]", r"\1", path)) for path in paths]
+    paths = []
+    for path in call.paths:
+        path = path.replace(str(traced.sandbox.path), "SANDBOX")
+        path = re.sub(r"\d{8}T\d{6}\.\d{6}Z-[^/]*?-\d+", "RUN", path)
+        path = re.sub(r"(pipe|socket):\[\d+\]", r"\1", path)
+        for role, pid in traced.pids.items():
+            path = re.sub(r"\b%d\b" % pid, role, path)
+        paths.append(path)
     return (call.role, call.name, tuple(paths), call.error)
 
 
