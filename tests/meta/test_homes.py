@@ -11,7 +11,8 @@ MODULES = list_modules()
 # What a full name must match -> the modules that may use it.
 CALLS = {
     r"os\.(fsync|fdatasync|sync)": "durable",
-    r"os\.(fork|forkpty|exec\w*|spawn\w*|posix_spawnp?|popen|system|wait\w*)": "child",
+    r"os\.execv": "child cli",     # a command starts itself over where the locale is not UTF-8
+    r"os\.(fork|forkpty|exec(?!v$)\w*|spawn\w*|posix_spawnp?|popen|system|wait\w*)": "child",
     r"(os\.(kill|killpg)|_?signal\.(pidfd_send_signal|pthread_kill|raise_signal|sigqueue))": "process signals child",
     r"os\.pidfd_open": "process child",
     r"(_?signal)\.\w+": "signals process child",

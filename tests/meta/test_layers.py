@@ -14,8 +14,10 @@ from tests.meta.source import closure, list_imports, list_modules, list_own_impo
 LAYERS = (
     ("base", "exits units clock signals cli"),
     ("system", "durable process child"),
-    ("words of the spool", "place record spool outcome outer request lock wire attempt reaper front tree watcher"),
-    ("words of the queue", "jobqueue schema intake outbox delivery capacity crew"),
+    ("words of the spool", "place record spool outcome outer request lock "
+                          "wire attempt reaper front tree watcher table progress"),
+    ("words of the queue", "jobqueue schema intake outbox delivery "
+                          "capacity crew runner targets kill listing"),
     ("commands", "reap collect ls adopt sub run wait ctl"),
 )
 RANKS = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names.split()}
