@@ -30,6 +30,7 @@ class _File:
 
     @property
     def ended(self):
+        """True when it has the outcome."""
         return self.entry["state"] == record.ENDED
 
 

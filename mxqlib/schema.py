@@ -42,7 +42,7 @@ _VERSION_1 = (
     # ls, wait, ctl --all: the live jobs of a state, or the ended ones by date.
     "CREATE INDEX job_state ON job (state, date_end)",
     "CREATE INDEX job_group ON job (group_name, state, date_end) WHERE group_name <> 'default'",
-    "CREATE INDEX job_name ON job (name)",
+    "CREATE INDEX job_name ON job (name, state, date_end)",
     # Claims: jobs of one kind (the same first five columns) lie together, the oldest last, as it is read backwards.
     """CREATE INDEX job_waiting ON job (priority, group_name, threads, memory, host, job DESC)
         WHERE state = 'queued' AND waits = 0""",
@@ -89,7 +89,9 @@ _VERSION_1 = (
         date_done TEXT,
         UNIQUE (job, attempt, code, n, sink, target),
         FOREIGN KEY (job, attempt, code, n) REFERENCES event (job, attempt, code, n))""",
-    "CREATE INDEX delivery_owed ON delivery (next_try, number) WHERE state = 'owed'",
+    # The deliverer: mail and hooks by date, files by target and in their order.
+    "CREATE INDEX delivery_owed ON delivery (sink, next_try, number) WHERE state = 'owed'",
+    "CREATE INDEX delivery_target ON delivery (sink, target, number) WHERE state = 'owed'",
     "CREATE INDEX delivery_parked ON delivery (number) WHERE state = 'parked'",
     """CREATE TABLE dependency (
         job   INTEGER NOT NULL REFERENCES job (job),

@@ -141,6 +141,10 @@ class Queue:
                                 " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", self.deliveries)
         self.events, self.deliveries = [], []
 
+    def readers_delay_writers(self):
+        """True when reading() keeps others from writing: with a rollback journal, on a network file system."""
+        return self.db.execute("PRAGMA journal_mode").fetchone()[0] != "wal"
+
     def close(self):
         """Close; the last one to do so folds the log into the database file. Raises Failure."""
         try:

@@ -17,7 +17,7 @@ LAYERS = (
     ("words of the spool", "place record spool outcome outer request lock "
                           "wire attempt reaper front tree watcher table progress"),
     ("words of the queue", "jobqueue schema intake outbox delivery "
-                          "capacity crew runner targets kill listing"),
+                          "capacity crew runner targets kill listing detail"),
     ("commands", "reap collect ls adopt sub run wait ctl"),
 )
 RANKS = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names.split()}
