@@ -61,7 +61,7 @@ def _serve(attempt, front, fd, extra):
         what = "start a process for the job"
         reaper = Reaper(attempt, wire.tell,
                         lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
-        gate = _fork_main(attempt, reaper, wire)
+        gate = _fork_main(attempt, reaper, reservation, wire)
     except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit
         error("cannot %s: %s" % (what, reason(failure)))
         if reservation is not None:
@@ -97,16 +97,20 @@ def _open_front(front):
     return front_fd if os.getppid() == front else None
 
 
-def _fork_main(attempt, reaper, wire):
+def _fork_main(attempt, reaper, reservation, wire):
     """Fork MAIN, waiting at the gate, and leave its process group; return the end of the gate that opens it."""
     if attempt.detached:
         child.new_session()         # MAIN belongs to it too
+    me = os.getpid()
+    # Should front and reaper both die before the gate opens, MAIN alone knows that nothing was executed.
+    attempt.launch.refused = lambda: withdraw(attempt.spool, attempt.entry["run"], me)
     outside, gate = os.pipe()
     reaper.maxrss_floor_kib = child.own_maxrss_kib()
     reaper.main = child.fork()
     if reaper.main == 0:
         os.close(gate)              # or the gate would never close when the reaper dies
         process.set_name(process.MAIN)
+        os.close(reservation.fd)    # its lock says that the reaper lives
         if attempt.lock is not None:
             os.close(attempt.lock.fd)
         child.become(attempt.launch, outside, attempt.report)

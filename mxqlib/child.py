@@ -125,11 +125,13 @@ def reap(pid):
 
 class Launch:
     """What MAIN is to become: argv (str), environ (bytes to bytes), cwd, umask, stdin (path or None for the
-    caller's), stdout, stderr (path, fd, or None), cpus, ignored (signals), limits, own_group."""
+    caller's), stdout, stderr (path, fd, or None), cpus, ignored (signals), limits, own_group; `refused()` is called in
+    MAIN when the gate closes unopened."""
 
     stdin = stdout = stderr = cpus = limits = None
     ignored = ()
     own_group = False
+    refused = None
 
     def __init__(self, argv, environ, cwd, umask):
         self.argv, self.environ, self.cwd, self.umask = argv, environ, cwd, umask
@@ -149,6 +151,8 @@ def become(launch, gate, report):
             status = _prepare_and_exec(launch, report)
         else:
             os.write(report, b"G")
+            if launch.refused is not None:
+                launch.refused()
     except BaseException as failure:
         _tell(report, exits.FAILURE, "cannot start the command: %s" % failure)
     finally:

@@ -4,9 +4,12 @@ A write here is: a temporary name in the same directory, write, fsync, rename, f
 result checked. When replace() or Reservation.publish() returns, the content is on the disk under its name;
 when they raise, the name shows the old content or the new one, never a part. After a failed fsync a fresh
 file is written: the kernel reports a lost page once, and a second fsync of the same file may lie (fsync(2)).
+Whoever writes a file under a hidden name holds its lock (flock(2)), which the kernel takes away with the process: so
+what the dead left behind can be told from what is in use.
 MXQ_SYNC=0 skips the fsyncs, and with them what a power loss would keep.
 """
 
+import fcntl
 import os
 
 _SYNC = os.environ.get("MXQ_SYNC") != "0"
@@ -74,12 +77,64 @@ def write_all(fd, data):
 
 
 def create(path, mode=0o600):
-    """Create and open a new file for writing; what a dead process of our pid left under the name goes."""
+    """Create, lock and open a new file for writing; what a dead process of our pid left under the name goes."""
+    while True:
+        try:
+            fd = os.open(path, _NEW, mode)
+        except FileExistsError:
+            os.unlink(path)
+            continue
+        if _hold(fd, fcntl.LOCK_EX):
+            return fd
+        os.close(fd)                # taken for left behind, and removed, between our open and our lock
+
+
+def _hold(fd, how):
+    """Lock an open file for as long as a process has it open. False when its name has gone by then."""
     try:
-        return os.open(path, _NEW, mode)
-    except FileExistsError:
+        fcntl.flock(fd, how)
+    except OSError:
+        return True                 # no locks here (ENOLCK): then clear() gets none either
+    return os.fstat(fd).st_nlink > 0
+
+
+def is_in_use(path):
+    """True when a living process has the file at `path` locked; False when nobody has, or it cannot be told."""
+    try:
+        os.close(_take(path))
+    except BlockingIOError:
+        return True
+    except OSError:
+        pass
+    return False
+
+
+def clear(path):
+    """Remove the file at `path` unless a living process writes it. True when it was removed."""
+    try:
+        fd = _take(path)
+    except OSError:
+        return False
+    try:
+        if not os.path.samestat(os.stat(path), os.fstat(fd)):
+            return False            # another one by now
         os.unlink(path)
-        return os.open(path, _NEW, mode)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(fd)
+
+
+def _take(path):
+    """The file at `path`, open and locked. Raises BlockingIOError when somebody has it, OSError when it cannot be had."""
+    fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def replace(path, data):
@@ -153,6 +208,8 @@ class Reservation:
         self.path = path
         try:
             self.fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            if not _hold(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB):
+                self._close()
         except OSError:
             self.fd = None
         return self
