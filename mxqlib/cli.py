@@ -14,6 +14,7 @@ program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "mxq"
 quiet = False       # -q: warnings are not shown
 verbose = False     # -v: steps are shown
 message_file = None     # where a detached process says what it has to say
+were_closed = []    # which of the descriptors 0, 1, 2 were: what is written there now is lost
 
 
 class Failure(Exception):
@@ -193,6 +194,7 @@ def repair_standard_fds():
     """Open /dev/null on each of 0, 1, 2 that is closed: the next file opened would become it, and get our messages."""
     fd = os.open(os.devnull, os.O_RDWR)
     while fd < 3:
+        were_closed.append(fd)
         os.set_inheritable(fd, True)
         fd = os.open(os.devnull, os.O_RDWR)
     os.close(fd)

@@ -16,14 +16,15 @@ CALLS = {
     r"(os\.(kill|killpg)|_?signal\.(pidfd_send_signal|pthread_kill|raise_signal|sigqueue))": "process signals child",
     r"os\.pidfd_open": "process child",
     r"(_?signal)\.\w+": "signals process child",
-    r"_?ctypes\.\w+": "process child",
+    r"_?ctypes\.\w+": "process child delivery",
     r"sqlite3\.\w+": "jobqueue schema",
 }
 IMPORTS = {
-    r"_?ctypes|_posixsubprocess": "process child",
+    r"_?ctypes|_posixsubprocess": "process child delivery",     # delivery: fallocate(2)
     r"_?signal": "signals process child",
     r"_?sqlite3": "jobqueue schema",
-    r"subprocess|multiprocessing|pty|shutil|tempfile|threading|concurrent\..*|asyncio": "",
+    r"subprocess": "delivery",                                  # mailers and hooks; jobs are children of `child`
+    r"multiprocessing|pty|shutil|tempfile|threading|concurrent\..*|asyncio": "",
 }
 SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|PRAGMA|BEGIN|COMMIT|ROLLBACK|SAVEPOINT"
                  r"|RELEASE|ATTACH|VACUUM|ANALYZE|WITH|VALUES)\b")
