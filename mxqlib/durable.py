@@ -127,7 +127,8 @@ def clear(path):
 
 
 def _take(path):
-    """The file at `path`, open and locked. Raises BlockingIOError when somebody has it, OSError when it cannot be had."""
+    """The file at `path`, open and locked. Raises BlockingIOError when somebody has it, OSError when it is not to be
+    had."""
     fd = os.open(path, os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -7,7 +7,7 @@ standard error, and the status is 74.
 
 import os
 
-from mxqlib import child, cli, clock, durable, exits, place, record, signals, spool
+from mxqlib import cli, clock, durable, exits, place, record, signals, spool
 from mxqlib.cli import Failure, reason, say, warn
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 30.0
@@ -23,7 +23,7 @@ def compose(attempt, facts):
         "date_end": facts.date_end, "date_done": clock.iso(), "real": facts.real_s,
         "status": facts.status, "exit": status, "signal": signal, "core": core,
         "reason": facts.reason, "error": facts.error and facts.error[:2000],
-        "signals": facts.signals, "rusage": child.usage(), "maxrss_floor": facts.maxrss_floor_kib,
+        "signals": facts.signals, "rusage": facts.usage(), "maxrss_floor": facts.maxrss_floor_kib,
         "max_sumrss": facts.max_sumrss_b, "children": children, "children_more": more,
         "leftovers": len(facts.tree.leftovers or ()), "survivors": facts.survivors[:100], "adopted": facts.adopted,
     })

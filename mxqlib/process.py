@@ -18,7 +18,8 @@ TICKS = os.sysconf("SC_CLK_TCK")
 _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
 
 
-def _slurp(path):
+def slurp(path):
+    """All bytes of a file of /proc. Raises OSError."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         data = more = os.read(fd, 65536)
@@ -30,13 +31,17 @@ def _slurp(path):
         os.close(fd)
 
 
-def _prctl(option, value):
+def _call(name, *arguments):
     try:
         from _ctypes import call_function, dlopen, dlsym
-        return call_function(dlsym(dlopen(None, 0), "prctl"), (option, value, 0, 0, 0))
+        return call_function(dlsym(dlopen(None, 0), name), arguments)
     except ImportError:
         from ctypes import CDLL
-        return CDLL(None).prctl(option, value, 0, 0, 0)
+        return getattr(CDLL(None), name)(*arguments)
+
+
+def _prctl(option, value):
+    return _call("prctl", option, value, 0, 0, 0)
 
 
 def become_subreaper():
@@ -66,9 +71,16 @@ def set_name(name):
 
 class Process:
     """A process as /proc shows it at one instant: pid, ppid, pgrp, session, terminal (device number, 0: none),
-    state (letter), comm, utime and stime (ticks), start (ticks since boot), rss (pages)."""
+    state (letter), comm, utime and stime (ticks; cutime and cstime of the children it waited for), threads, start
+    (ticks since boot), rss (pages)."""
 
-    __slots__ = ("pid", "ppid", "pgrp", "session", "terminal", "state", "comm", "utime", "stime", "start", "rss")
+    __slots__ = ("pid", "ppid", "pgrp", "session", "terminal", "state", "comm", "utime", "stime", "cutime", "cstime",
+                 "threads", "start", "rss")
+
+    @property
+    def has_ended(self):
+        """True for a zombie; not where only the first thread has ended and others go on."""
+        return self.state in "ZX" and self.threads < 2
 
     def same(self, other):
         """True when `other` is the same process, not only the same pid."""
@@ -104,7 +116,7 @@ def check_proc():
 
 def _inner(outer):
     try:
-        lines = _slurp("/proc/%d/status" % outer).split(b"\n")
+        lines = slurp("/proc/%d/status" % outer).split(b"\n")
     except OSError:
         return None
     for line in lines:
@@ -126,7 +138,7 @@ def _meet_descendants():
 def look(pid):
     """The Process with this pid, zombies included, or None."""
     try:
-        data = _slurp(_entry(pid) + "/stat")
+        data = slurp(_entry(pid) + "/stat")
     except OSError:
         return None
     # comm may hold anything, parentheses and blanks too: it ends at the last ")".
@@ -139,7 +151,8 @@ def look(pid):
     found.comm = head.partition(b"(")[2].decode("utf-8", "surrogateescape")
     found.state = fields[0].decode("ascii")
     found.ppid, found.pgrp, found.session, found.terminal = (int(field) for field in fields[1:5])
-    found.utime, found.stime, found.start, found.rss = (int(fields[n]) for n in (11, 12, 19, 21))
+    found.utime, found.stime, found.cutime, found.cstime = map(int, fields[11:15])
+    found.threads, found.start, found.rss = int(fields[17]), int(fields[19]), int(fields[21])
     if _outer is not None:
         found.ppid = None       # numbers of another namespace: not to be compared with ours
     return found
@@ -152,7 +165,7 @@ def own_environ():
     would get it. What execve(2) of Python refuses, a variable without a name, is left out.
     """
     try:
-        data = _slurp("/proc/self/environ")
+        data = slurp("/proc/self/environ")
     except OSError:
         return dict(os.environb)
     found = {}
@@ -165,7 +178,7 @@ def own_environ():
 
 def boot_id():
     """The kernel's random id of this boot."""
-    return _slurp("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
+    return slurp("/proc/sys/kernel/random/boot_id").decode("ascii").strip()
 
 
 def _namespace(kind):
@@ -218,7 +231,7 @@ def _listed(entry):
         return found
     for thread in threads:
         try:
-            found += [int(word) for word in _slurp("%s/task/%s/children" % (entry, thread)).split()]
+            found += [int(word) for word in slurp("%s/task/%s/children" % (entry, thread)).split()]
         except OSError:
             continue
     return found
@@ -236,7 +249,7 @@ def descendants(root, into=lambda process: True):
         parent = queue.pop()
         for pid in children(parent):
             seen = look(pid)
-            if seen is None or seen.state in "ZX":
+            if seen is None or seen.has_ended:
                 continue
             if seen.ppid is not None and seen.ppid not in (parent, root, me):
                 continue
@@ -251,7 +264,19 @@ def resident_b(processes):
     return sum(process.rss for process in processes) * PAGE_B
 
 
-# ---- signals to others ----
+# ---- signals ----
+
+def signal_fd(numbers):
+    """A descriptor to poll(2) beside others: ready while one of `numbers`, which must be blocked, is pending
+    (signalfd(2)); signals.wait() takes it. Raises OSError."""
+    mask = bytearray(128)           # sigset_t of glibc; musl reads as much
+    for number in numbers:
+        mask[(number - 1) // 8] |= 1 << (number - 1) % 8
+    fd = _call("signalfd", -1, bytes(mask), os.O_CLOEXEC | os.O_NONBLOCK)
+    if fd < 0:
+        raise OSError("cannot wait for signals by a descriptor")
+    return fd
+
 
 def open_pidfd(pid):
     """A pidfd (pidfd_open(2)) or None when there is no such process."""

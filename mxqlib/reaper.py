@@ -5,6 +5,7 @@ at that instant; everything MAIN left behind is ended before the outcome is writ
 ever while that can succeed. Every wait is a signal wait.
 
 A Reaper is also what a front becomes when its reaper died (take_over), then without gate and reservation of its own.
+For a MAIN that is not our child see watcher.
 """
 
 import os
@@ -68,6 +69,15 @@ class Reaper(_Facts):
                        "sweep": self._sweep, "grace": self._start_killing, "again": self._kill_again, "survive": self._give_up_on_survivors,
                        "sample": self._sample}
 
+    @property
+    def is_over(self):
+        """True once MAIN has ended."""
+        return self.status is not None
+
+    def usage(self):
+        """Resource usage of the job so far, as records hold it."""
+        return child.usage()
+
     def begin(self):
         """MAIN runs from now on: arm the limits."""
         now = self.started_s = clock.boot_s() if self.started_s is None else self.started_s
@@ -81,15 +91,18 @@ class Reaper(_Facts):
 
     def supervise(self):
         """Return when MAIN and all that it left behind have ended, or only survivors are left."""
-        while self._look():
-            info = signals.wait(signals.CATCHABLE, self._pause_s())
+        while self.look():
+            info = self.wait(self._pause_s())
             if info is not None:
                 self.receive(info)
             self._do_what_is_due()
 
+    def wait(self, timeout_s):
+        return signals.wait(signals.CATCHABLE, timeout_s)
+
     # ---- children ----
 
-    def _look(self):
+    def look(self):
         """Take note of children that changed; False when there is nothing left to supervise."""
         while True:
             try:
@@ -116,7 +129,7 @@ class Reaper(_Facts):
 
     def _ended(self, change):
         seen = process.look(change.pid)
-        if change.pid == self.main and self.status is None:
+        if change.pid == self.main and not self.is_over:
             self.main_ended(change.status)
         used = child.reap(change.pid)       # from here on the pid may mean another process
         if len(self.children) >= _KEPT_CHILDREN:
@@ -181,7 +194,7 @@ class Reaper(_Facts):
             self.tree.hit(signals.CONT)
 
     def _end_by(self, number, why):
-        if self.status is None and self.blame(why):
+        if not self.is_over and self.blame(why):
             self.tell("reason " + why)      # before it acts: a front that takes over must know who did it
         if number == signals.KILL:
             self._start_killing()
@@ -191,7 +204,7 @@ class Reaper(_Facts):
     def _start_killing(self):
         self.killing = True
         self.due.pop("grace", None)
-        if self.status is not None:
+        if self.is_over:
             if not self.clearing:
                 self.after_main()
             self.due["survive"] = clock.boot_s() + _SURVIVE_S
@@ -209,7 +222,7 @@ class Reaper(_Facts):
                 self._steps[step]()
 
     def _limit_warn(self):
-        if self.status is None and self.blame("time"):
+        if not self.is_over and self.blame("time"):
             self.tell("reason time")
         self.tree.hit(signals.XCPU)
 
@@ -217,7 +230,7 @@ class Reaper(_Facts):
         self.tree.hit(signals.TERM)
 
     def _limit_kill(self):
-        if self.reason == "time" and self.status is None:
+        if self.reason == "time" and not self.is_over:
             self.time_killed = True
             self.tell("time-killed")
         self._start_killing()
@@ -232,13 +245,13 @@ class Reaper(_Facts):
         self.survivors = [{"pid": left.pid, "comm": left.comm, "state": left.state} for left in self.tree.members()]
 
     def _sample(self):
-        members = self.tree.members()
+        members = self.tree.near()
         size_b = process.resident_b(members)
         if members:
             self.max_sumrss_b = max(size_b, self.max_sumrss_b or 0)
         limit_b = self.attempt.entry["memory"]
         if limit_b and size_b > limit_b and "grace" not in self.due and not self.killing:
-            if self.status is None and self.blame("memory"):
+            if not self.is_over and self.blame("memory"):
                 self.tell("reason memory")
             self.tree.hit(signals.TERM)
             self.due["grace"] = clock.boot_s() + self.attempt.grace_s
