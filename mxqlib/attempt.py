@@ -6,7 +6,6 @@ after it the record says that it may.
 """
 
 import os
-import sys
 
 from mxqlib import child, cli, clock, durable, exits, process, record
 from mxqlib.cli import error, reason, step
@@ -28,57 +27,76 @@ class Attempt:
     linger = detached = terminal = False
     grace_s = 10
 
-    def __init__(self, entry, launch, where):
+    def __init__(self, entry, launch, where, report=None):
         self.entry, self.launch, self.spool = entry, launch, where
-        self.report = os.memfd_create("mxq-report")
+        self.report = os.memfd_create("mxq-report") if report is None else report
 
 
 def serve(attempt, front, wire, extra):
     """Be the reaper of `attempt`; never returns.
 
-    `front` is the pid of the process that is stopped and continued with MAIN, or None, `wire` the descriptor on which
-    it is told what happens, `extra` the one on which it tells which signals it got, or None. All signals are blocked.
+    `front` is the pid of the process that waits for this one and is stopped and continued with MAIN, `wire` the
+    descriptor on which it is told what happens, `extra` the one on which it tells which signals it got. All signals are
+    blocked.
     """
-    status = exits.BUG
-    try:
-        process.set_name(process.REAPER)
-        status = _serve(attempt, front, wire, extra)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
-    finally:
-        os._exit(status)
+    child.end_with(lambda: _serve(attempt, front, wire, extra))
 
 
-def _serve(attempt, front, fd, extra):
-    wire, what, reservation = Teller(fd), "become the job's reaper", None
+def _serve(attempt, front, wire, extra):
+    front_fd = _open_front(front)
+    kept = [wire, extra, attempt.report] + ([] if front_fd is None else [front_fd])
+    standard = (0, 1, 2) if attempt.detached else (0, 1)
+    reaper = enter(attempt, Teller(wire))
+    if reaper is None:
+        return exits.FAILURE
+    if front_fd is not None:
+        reaper.relay = lambda number: process.send_pidfd(front_fd, number)
+    return go_through(reaper, lambda more: child.let_go(kept + more, standard), extra)
+
+
+def enter(attempt, wire):
+    """Make this process fit to be a reaper; the Reaper of `attempt`, or None when that failed and was told."""
+    process.set_name(process.REAPER)
     try:
-        front_fd = _open_front(front)
         process.become_subreaper()
         attempt.launch.limits = child.raise_limits()
-        what = "reserve room for the record in %s" % attempt.spool.runs
+    except OSError as failure:
+        error("cannot become the job's reaper: %s" % reason(failure))
+        wire.tell("failed")
+        return None
+    return Reaper(attempt, wire.tell)
+
+
+def go_through(reaper, let_go, extra=None, opened=lambda: None):
+    """Run the attempt of `reaper` from the reservation to the durable outcome; returns the reaper's exit status.
+
+    `let_go(descriptors)` is called once MAIN is forked: close all that is the caller's and not among these; `opened()`
+    once the gate is open. `extra`: see serve().
+    """
+    attempt, reservation = reaper.attempt, None
+    run, what = attempt.entry["run"], "reserve room for the record in %s" % attempt.spool.runs
+    try:
         _make_log(attempt)
-        reservation = attempt.spool.reserve(attempt.entry["run"], len(record.encode(attempt.entry)) + _REFERENCES_B)
+        reservation = attempt.spool.reserve(run, len(record.encode(attempt.entry)) + _REFERENCES_B)
         what = "start a process for the job"
-        reaper = Reaper(attempt, wire.tell,
-                        lambda number: front_fd is not None and process.send_pidfd(front_fd, number))
-        gate = _fork_main(attempt, reaper, reservation, wire)
+        gate = _fork_main(attempt, reaper, reservation)
     except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit
         error("cannot %s: %s" % (what, reason(failure)))
         if reservation is not None:
             reservation.drop()
-        wire.tell("failed")
+        reaper.tell("failed")
         return exits.FAILURE
-    kept = [fd, extra, gate, attempt.report, front_fd, attempt.lock and attempt.lock.fd, reservation.fd]
-    child.let_go([each for each in kept if each is not None], (0, 1, 2) if attempt.detached else (0, 1))
+    let_go([gate, reservation.fd] + ([] if attempt.lock is None else [attempt.lock.fd]))
     if attempt.detached:
-        cli.message_file = attempt.spool.output_path(attempt.entry["run"])
-    if not _open_gate(attempt, reaper, reservation, wire, gate):
+        cli.message_file = attempt.spool.output_path(run)
+    if not _open_gate(attempt, reaper, gate):
         return exits.FAILURE
+    opened()
     reaper.supervise()
     _hear(reaper, extra)
     path = reaper.record(reservation)
-    step("%s: the outcome is safe" % attempt.entry["run"])
-    wire.tell("recorded" if path is None else "kept " + path)
+    step("%s: the outcome is safe" % run)
+    reaper.tell("recorded" if path is None else "kept " + path)
     return exits.OK if path is None else exits.IOERR
 
 
@@ -90,16 +108,14 @@ def _make_log(attempt):
 
 
 def _open_front(front):
-    if front is None:
-        return None
     # A pidfd, as the front may die and its pid come to mean another process.
     front_fd = process.open_pidfd(front)
     return front_fd if os.getppid() == front else None
 
 
-def _fork_main(attempt, reaper, reservation, wire):
+def _fork_main(attempt, reaper, reservation):
     """Fork MAIN, waiting at the gate, and leave its process group; return the end of the gate that opens it."""
-    if attempt.detached:
+    if attempt.detached and not child.leads_session():
         child.new_session()         # MAIN belongs to it too
     me = os.getpid()
     # Should front and reaper both die before the gate opens, MAIN alone knows that nothing was executed.
@@ -121,11 +137,11 @@ def _fork_main(attempt, reaper, reservation, wire):
     attempt.entry["main"] = process.reference(reaper.main)
     attempt.entry["reaper"] = process.reference(os.getpid())
     attempt.entry["date_start"] = clock.iso()
-    wire.tell("main %d %s %s" % (reaper.main, attempt.entry["main"]["start"], attempt.entry["date_start"]))
+    reaper.tell("main %d %s %s" % (reaper.main, attempt.entry["main"]["start"], attempt.entry["date_start"]))
     return gate
 
 
-def _open_gate(attempt, reaper, reservation, wire, gate):
+def _open_gate(attempt, reaper, gate):
     """Write the running record and, once it is durable, let MAIN run. False when nothing was started."""
     try:
         attempt.spool.put(attempt.entry)
@@ -134,7 +150,7 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
         os.close(gate)
         child.reap(reaper.main)
         withdraw(attempt.spool, attempt.entry["run"], os.getpid())
-        wire.tell("failed")
+        reaper.tell("failed")
         return False
     if attempt.lock is not None:
         attempt.lock.let_go()
@@ -145,11 +161,11 @@ def _open_gate(attempt, reaper, reservation, wire, gate):
         text = child.read_report(attempt.report)[1]
         if text is not None:
             error(text)
-        wire.tell("nothing %d" % (status & 0x7f))
+        reaper.tell("nothing %d" % (status & 0x7f))
         return False
     reaper.begin()
     step("%s: recorded, MAIN %d may run" % (attempt.entry["run"], reaper.main))
-    wire.tell("gate %r" % reaper.started_s)
+    reaper.tell("gate %r" % reaper.started_s)
     try:
         os.write(gate, b"x")        # at this instant the job may run
     except BrokenPipeError:

@@ -7,6 +7,7 @@ and reaper, not into a pipe: whoever is left can read it, more than once, and re
 
 import os
 import resource     # os.wait4 would import it after the kernel has reaped: too late to fail
+import sys
 
 from mxqlib import exits, process, signals
 
@@ -252,6 +253,11 @@ def new_session():
     os.setsid()
 
 
+def leads_session():
+    """True when this process leads its session, and so its group too."""
+    return os.getsid(0) == os.getpid()
+
+
 def new_group():
     """Become the leader of a process group of our own."""
     os.setpgid(0, 0)
@@ -263,10 +269,9 @@ def leave_group(other=None):
     A session leader cannot leave (setpgid(2)). A group leader cannot make a group of its own pid again: a
     short-lived child lends its pid for the new one.
     """
-    me = os.getpid()
-    if os.getsid(0) == me:
+    if leads_session():
         return False
-    if other is None and os.getpgrp() == me:
+    if other is None and os.getpgrp() == os.getpid():
         return _borrow_group()
     try:
         os.setpgid(0, other or 0)
@@ -293,6 +298,18 @@ def _borrow_group():
 
 
 # ---- the end ----
+
+def end_with(work):
+    """Call work() in a forked child and end with the status it returns; a bug of ours shows its traceback. Never
+    returns, whatever happens: two processes must not go on with the caller's work."""
+    status = exits.BUG
+    try:
+        status = work()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        os._exit(status)
+
 
 def end_like(kind, number):
     """End this process as MAIN ended: ("exit", status) or ("signal", number), without a second core."""

@@ -1,24 +1,38 @@
-"""The crew of one mxq-run: a forked reaper for each job it claimed, and what these tell.
+"""The crew of one mxq-run: forked reapers, one job each at a time, and what they tell.
 
-A reaper is forked, never executed: that costs a third of the time and a fifth of the memory. It serves one run, as a
-signal that is meant for a run must not meet the next one. All are detached: they outlive mxq-run.
+A reaper is forked, never executed, and takes the next job when it has done one: starting a process is most of what a
+short job costs. All are detached and outlive mxq-run: one whose link to it has closed leaves after its run.
+
+A signal that is meant for a run must not meet the next one. Who signals a reaper holds a shared lock on the running
+record meanwhile (spool.hold_running); the reaper goes on only when it gets that file's exclusive lock, and what
+was sent until then it drops.
 """
 
 import gc
+import marshal
 import os
+import socket
 
 from mxqlib import attempt as steps
-from mxqlib import child, place, process, request
-from mxqlib.wire import Listener
+from mxqlib import child, durable, lock, place, process, request, signals
+from mxqlib.spool import Spool
+from mxqlib.wire import Listener, Teller
 
 _PLAIN = ("HOME", "LOGNAME", "USER", "SHELL", "PATH")
+IDLE = "idle"           # told beside the lines of wire: the reaper waits for a job
 
 
 class Member:
-    """One claimed run: `entry` its record, `lock` its lock until the reaper lives, `reaper` its pid, `told` its
-    Listener."""
+    """A reaper: its `pid`, what it `told`, the `entry` of the run it has, or None; `report` that run's memfd."""
 
-    __slots__ = ("entry", "attempt", "reaper", "told")
+    __slots__ = ("pid", "told", "link", "entry", "report")
+
+    def let_go(self):
+        """Close what belongs to the run."""
+        if self.report is not None:
+            os.close(self.report)
+        self.entry = self.report = None
+        self.told.forget(IDLE)
 
 
 class Crew:
@@ -26,75 +40,175 @@ class Crew:
 
     def __init__(self, where, base, front):
         self.spool, self.base, self.front = where, base, front
-        self.members = {}           # pid of the reaper -> Member
+        self.user = request.user_name()
+        self.members = {}           # pid -> Member
+        gc.disable()                # a collection in a child would copy what is shared
+
+    @property
+    def busy(self):
+        """The Members that have a run."""
+        return [member for member in self.members.values() if member.entry is not None]
+
+    # ---- start ----
 
     def start(self, job, environment, held):
-        """Fork a reaper for claimed `job` (see jobqueue.jobs.claim), which inherits the lock `held`. Raises OSError."""
-        member = Member()
-        member.entry = self._entry(job)
-        launch = child.Launch(job["argv"], request.environ(_environ(environment), member.entry, self.base),
-                              job["cwd"], job["umask"])
-        launch.cpus, launch.stdin, launch.own_group = member.entry["cpus"], os.devnull, True
-        launch.stdout, launch.stderr = member.entry["stdout"], member.entry["stderr"]
-        member.attempt = steps.Attempt(member.entry, launch, self.spool)
-        member.attempt.detached, member.attempt.lock = True, held
+        """Hand claimed `job` (see jobqueue.jobs.claim) and the lock `held` to a reaper. Raises OSError."""
+        entry = self._entry(job)
+        blob = os.memfd_create("mxq-job")
+        report = os.memfd_create("mxq-report")
+        try:
+            durable.write_all(blob, marshal.dumps((entry, job["argv"], _environ(environment), held.name)))
+            member = self._idle() or self._fork()
+            socket.send_fds(member.link, [b"j"], [blob, report, held.fd])
+        except OSError:
+            os.close(report)
+            raise
+        finally:
+            os.close(blob)
+        os.close(held.fd)           # the reaper's copy holds it now
+        member.entry, member.report = entry, report
+        member.told.forget()
+        return member
+
+    def _idle(self):
+        for member in self.members.values():
+            if member.entry is None and IDLE in member.told.facts and not member.told.over:
+                return member
+        return None
+
+    def _fork(self):
+        link, theirs = socket.socketpair()
         wire, told = os.pipe()
-        gc.freeze()                 # a collection in the child would copy what is shared
-        member.reaper = child.fork()
-        if member.reaper == 0:
-            os.close(wire)
-            steps.serve(member.attempt, None, told, None)
+        pid = child.fork()
+        if pid == 0:
+            child.end_with(lambda: _work(theirs, told, self.spool.path, self.base))
+        theirs.close()
         os.close(told)
-        os.close(held.fd)           # the reaper's copy holds it
-        member.told = Listener(wire)
-        self.members[member.reaper] = member
+        member = Member()
+        member.pid, member.told, member.link = pid, Listener(wire), link
+        member.entry = member.report = None
+        self.members[pid] = member
         return member
 
     def _entry(self, job):
-        context = process.context()
+        host = process.context()["host"]
         entry = {"format": 1, "state": "running", "run": job["run"], "job": job["job"], "attempt": job["attempt"],
-                 "name": job["name"], "group": job["group"], "user": request.user_name(), "uid": os.geteuid(),
-                 "gid": os.getegid(), "host": context["host"], "reaper": None, "front": self.front, "main": None,
-                 "argv": job["argv"], "cwd": job["cwd"], "umask": job["umask"],
+                 "name": job["name"], "group": job["group"], "user": self.user, "uid": os.geteuid(),
+                 "gid": os.getegid(), "host": host, "reaper": None, "front": self.front, "main": None,
+                 "argv": job["argv"], "cwd": job["cwd"], "umask": job["umask"], "stdout": None, "stderr": None,
                  "threads": job["threads"], "memory": job["memory"], "cpus": job["cpus"], "runtime": job["runtime"],
                  "priority": job["priority"], "restart": job["restart"], "date_submit": job["date_submit"],
-                 "date_start": None, "fallback": os.path.join(place.fallback(), job["run"] + ".json"), "deliveries": job["deliveries"],
-                 "outer": None}
+                 "date_start": None, "fallback": os.path.join(place.fallback(), job["run"] + ".json"),
+                 "deliveries": job["deliveries"], "outer": None}
         entry["stdout"] = request.fill_in(job["stdout"], entry) or self.spool.output_path(job["run"])
         entry["stderr"] = request.fill_in(job["stderr"], entry) or entry["stdout"]
         return entry
 
+    # ---- what they tell ----
+
     def listen(self):
-        """Take in what the reapers told since."""
+        """The Members whose run is over, as they told; each is let_go() by the caller."""
+        over = []
         for member in self.members.values():
             member.told.listen()
+            if member.entry is not None and member.told.last is not None:
+                over.append(member)
+        return over
 
     def reap(self):
-        """The Members whose reapers have ended since, what they told taken in."""
-        ended = []
+        """The Members that have ended since with a run of which they did not tell the end."""
+        lost = []
         while True:
             try:
                 change = child.look()
             except ChildProcessError:
-                return ended
+                return lost
             if change is None:
-                return ended
+                return lost
             if change.status is None:
                 continue
             child.reap(change.pid)
             member = self.members.pop(change.pid, None)
-            if member is not None:
-                member.told.listen()
-                os.close(member.told.fd)
-                os.close(member.attempt.report)
-                ended.append(member)
+            if member is None:
+                continue
+            member.told.listen()
+            member.link.close()
+            os.close(member.told.fd)
+            if member.entry is not None:
+                lost.append(member)
 
     def signal(self, number):
-        """Send `number` to all reapers. They are our children and not reaped: their pids are theirs."""
-        for pid in self.members:
-            found = process.look(pid)
+        """Send `number` to all reapers that have a run. They are our children and not reaped: the pids are theirs."""
+        for member in self.busy:
+            found = process.look(member.pid)
             if found is not None:
                 process.send(found, number)
+
+    def dismiss(self):
+        """Let the reapers go: those without a run end now, the others after theirs."""
+        for member in self.members.values():
+            member.link.close()
+        while any(member.entry is None for member in self.members.values()):
+            signals.wait((signals.CHLD, signals.IO), 1)
+            self.listen()
+            self.reap()
+
+
+# ---- the reaper's side ----
+
+def _work(link, told, spool_path, base):
+    """Serve one run after the other until the link closes or something is left that forbids to go on."""
+    wire, spool = Teller(told), Spool(spool_path)
+    child.new_session()
+    child.let_go([link.fileno(), told], (0, 1, 2))
+    while True:
+        wire.tell(IDLE)
+        attempt = _receive(link, spool, base)
+        if attempt is None:
+            return 0
+        reaper = steps.enter(attempt, wire)
+        if reaper is None:
+            return 1
+        held = []
+        status = steps.go_through(reaper, lambda kept: None, opened=lambda: held.append(_hold(attempt)))
+        os.close(attempt.report)
+        if status != 0 or reaper.survivors or not held or not _may_go_on(held[0]):
+            return status
+
+
+def _receive(link, spool, base):
+    """The next Attempt, or None when nobody will send one any more."""
+    word, fds, _, _ = socket.recv_fds(link, 1, 3)
+    if not word:
+        return None
+    blob, report, lock_fd = fds
+    entry, argv, environ, lock_name = marshal.loads(os.pread(blob, os.fstat(blob).st_size, 0))
+    os.close(blob)
+    for fd in (report, lock_fd):
+        os.set_inheritable(fd, False)
+    launch = child.Launch(argv, request.environ(environ, entry, base), entry["cwd"], entry["umask"])
+    launch.cpus, launch.stdin, launch.own_group = entry["cpus"], os.devnull, True
+    launch.stdout, launch.stderr = entry["stdout"], entry["stderr"]
+    attempt = steps.Attempt(entry, launch, spool, report)
+    attempt.detached, attempt.lock = True, lock.Lock(place.runners(base), lock_name, lock_fd)
+    return attempt
+
+
+def _hold(attempt):
+    # The running record itself, before the outcome takes its name.
+    return os.open(attempt.spool.record_path(attempt.entry["run"]), os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _may_go_on(held):
+    """True when nobody is about to signal us for the run that is over; what was sent for it is dropped."""
+    try:
+        if not lock.try_exclusive(held):
+            return False
+        while signals.wait(signals.CATCHABLE, 0) is not None:
+            pass
+        return True
+    finally:
+        os.close(held)
 
 
 def _environ(content):

@@ -59,3 +59,21 @@ def is_held(folder, name):
         return True
     finally:
         os.close(fd)
+
+
+def share(fd):
+    """Take a shared lock of an open file; whoever has the exclusive one is waited for. No locks here: nobody waits."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+    except OSError:
+        pass
+
+
+def try_exclusive(fd):
+    """Take the exclusive lock of an open file without waiting. False when somebody has any lock on it, or where
+    there are no locks."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except OSError:
+        return False

@@ -43,7 +43,8 @@ class Runner:
         self._reported = set()      # kinds of jobs that can never fit, said once
 
     def close(self):
-        """Let go of what names this mxq-run."""
+        """Let go of what names this mxq-run, and of reapers that wait for a job."""
+        self.crew.dismiss()
         self.lock.let_go()
         self.queue.close()
 
@@ -51,12 +52,10 @@ class Runner:
 
     def drained(self):
         """Why nothing may be started here, or None."""
-        for name in ("drain", "drain." + self.host):
-            try:
-                with open(os.path.join(self.spool.path, name), encoding="utf-8", errors="replace") as why:
-                    return why.read(1000).strip() or "drained"
-            except FileNotFoundError:
-                continue
+        for host in (None, self.host):
+            why = self.spool.drain_reason(self.spool.drain_path(host))
+            if why is not None:
+                return why
         return None
 
     def start_what_fits(self):
@@ -143,16 +142,16 @@ class Runner:
     def _wait_for_gates(self):
         """Wait until each reaper has opened its gate or failed; give back and return what was not started."""
         failed = []
-        while self.crew.members:
-            self.crew.listen()
-            for pid, member in list(self.crew.members.items()):
-                if member.told.started_s is not None and member.told.last is None:
-                    del self.crew.members[pid]
-            failed += [member for member in self.crew.reap() if self.is_unstarted(member)]
-            if self.crew.members:
-                signals.wait(signals.CATCHABLE)
+        while True:
+            for member in self.crew.listen() + self.crew.reap():
+                if self.is_unstarted(member):
+                    failed.append(member.entry["run"])
+                member.let_go()
+            if all(member.told.started_s is not None for member in self.crew.busy):
+                break
+            signals.wait(signals.CATCHABLE)
         if failed:
-            self.give_back([member.entry["run"] for member in failed])
+            self.give_back(failed)
         return failed
 
     def is_unstarted(self, member):
@@ -162,7 +161,7 @@ class Runner:
             return True
         if told.last is None and told.started_s is None:
             # The reaper died with the gate closed, and MAIN left with it; its record says more than happened.
-            withdraw(self.spool, member.entry["run"], member.reaper)
+            withdraw(self.spool, member.entry["run"], member.pid)
             return True
         return False
 
@@ -202,10 +201,10 @@ class _Stay:
                 self._receive(info.si_signo)
             if self.leaving:
                 self.progress.end()
-                return exits.TEMPFAIL if self.crew.members else exits.OK
-            self.crew.listen()
-            for member in self.crew.reap():
+                return exits.TEMPFAIL if self.crew.busy else exits.OK
+            for member in self.crew.listen() + self.crew.reap():
                 self._ended(member)
+                member.let_go()
 
     def _timeout_s(self):
         now = clock.boot_s()
@@ -251,7 +250,7 @@ class _Stay:
             self._commit(now)
             if now >= self.look_at_s:
                 self._start(now)
-            if not self.crew.members and not self.names:
+            if not self.crew.busy and not self.names:
                 return self._conclude()
             self.pause_s = 0.1
         except Failure as failure:
@@ -287,7 +286,7 @@ class _Stay:
         if self.progress.is_due():
             with self.runner.queue.reading():
                 waiting = jobs.count_waiting(self.runner.queue)[0]
-            self.progress.show(self.done, self.failed, len(self.crew.members), waiting)
+            self.progress.show(self.done, self.failed, len(self.crew.busy), waiting)
 
     def _conclude(self):
         """Nothing of ours runs: the exit status, or None when there may be something to start later."""

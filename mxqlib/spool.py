@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 
-from mxqlib import durable, place, record
+from mxqlib import durable, lock, place, record
 from mxqlib.cli import reason
 
 EXTRA_B = 128 << 10         # what an ended record adds to a running one, at most (children, signals, rusage)
@@ -46,13 +46,59 @@ class Spool:
         """Where the output of a detached run goes that named no file."""
         return os.path.join(self.output, run + ".log")
 
+    def drain_path(self, host=None):
+        """The file that keeps jobs from being started, on `host` only or everywhere; it says why."""
+        return os.path.join(self.path, "drain" if host is None else "drain." + host)
+
+    def drain_reason(self, path):
+        """What a drain file says, on one line; None when there is none."""
+        try:
+            with open(path, encoding="utf-8", errors="replace") as file:
+                return " ".join(file.read(1000).split()) or "drained"
+        except FileNotFoundError:
+            return None
+
     def reserve(self, run, running_b):
         """Allocate room for the final record of `run`, whose running record has `running_b` bytes."""
         return durable.Reservation(self.embryo_path(run), running_b + EXTRA_B)
 
+    def finished_embryo(self, run):
+        """The outcome in the room of `run`, when its reaper had written it and died before it had its name; else None."""
+        try:
+            found = _read_file(self.embryo_path(run))
+            entry = found and record.decode(found[0].rstrip(b"\0"), run)
+        except (record.Damaged, OSError):
+            return None
+        return entry if entry and entry["state"] == record.ENDED else None
+
     def put(self, entry):
         """Write record `entry` (a dict) under its name, atomically and durably. Raises OSError."""
         durable.replace(self.record_path(entry["run"]), record.encode(entry))
+
+    def hold_running(self, entry):
+        """Keep the reaper of running record `entry` from going on to another run; None when the run is over, or has
+        another reaper by now, else a descriptor: a signal sent before it is closed is for this run. Raises OSError.
+
+        A reaper that serves one run after the other needs the exclusive lock of the running record's file first.
+        """
+        path = self.record_path(entry["run"])
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        try:
+            lock.share(fd)
+            now = load(path)
+            if now is not None and now["state"] == record.RUNNING and now["reaper"] == entry["reaper"] \
+                    and os.path.samestat(os.stat(path), os.fstat(fd)):
+                held, fd = fd, None
+                return held
+        except (FileNotFoundError, record.Damaged):
+            pass
+        finally:
+            if fd is not None:
+                os.close(fd)
+        return None
 
     def names(self):
         """File names in runs/ that are not hidden, in no order: records, and what is none."""
@@ -104,9 +150,26 @@ def load(path):
 
 def read(path):
     """(record, its text, identity of the file) as load(); None when it is not there."""
+    found = read_data(path)
+    return found and decode(path, *found)
+
+
+def decode(path, data, identity_):
+    """What read() gives, of what read_data() gave. Raises record.Damaged."""
+    run = os.path.basename(path)[:-len(".json")]
+    return record.decode(data, run), data[:-1].decode("utf-8"), identity_
+
+
+def read_data(path):
+    """(bytes, identity of the file) of the record at `path`, not looked into; None when it is not there. Raises as
+    load()."""
     run, dot, ending = os.path.basename(path).rpartition(".")
     if ending != "json" or not record.valid_run(run):
         raise record.Damaged("not named like a record")
+    return _read_file(path)
+
+
+def _read_file(path):
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
     except FileNotFoundError:
@@ -125,10 +188,9 @@ def read(path):
             raise record.Damaged("belongs to user %d" % found.st_uid)
         if found.st_size > record.LIMIT_B:
             raise record.Damaged("%d bytes are too many" % found.st_size)
-        data = _read(fd, found.st_size)
+        return _read(fd, found.st_size), _identity(found)
     finally:
         os.close(fd)
-    return record.decode(data, run), data[:-1].decode("utf-8"), _identity(found)
 
 
 def identity(path):

@@ -67,6 +67,11 @@ class Listener:
             elif word == "gate":
                 self.started_s = float(rest)
 
+    def forget(self, *but):
+        """Forget what was told of a run that is over, but for these words."""
+        self.facts = {word: self.facts[word] for word in but if word in self.facts}
+        self.main = self.date_start = self.started_s = None
+
     @property
     def last(self):
         """The word that ended the run's story, or None."""
