@@ -4,7 +4,7 @@ A reaper is forked, never executed, and takes the next job when it has done one:
 short job costs. All are detached and outlive mxq-run: one whose link to it has closed leaves after its run.
 
 A signal that is meant for a run must not meet the next one. Who signals a reaper holds a shared lock on the running
-record meanwhile (spool.hold_running); the reaper goes on only when it gets that file's exclusive lock, and what
+record meanwhile (lock.hold_running); the reaper goes on only when it gets that file's exclusive lock, and what
 was sent until then it drops.
 """
 

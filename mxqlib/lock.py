@@ -7,7 +7,7 @@ whoever gets their lock; so a lock counts only while its name still means the fi
 import fcntl
 import os
 
-from mxqlib import durable
+from mxqlib import durable, record, spool
 
 
 class Lock:
@@ -61,12 +61,34 @@ def is_held(folder, name):
         os.close(fd)
 
 
-def share(fd):
-    """Take a shared lock of an open file; whoever has the exclusive one is waited for. No locks here: nobody waits."""
+def hold_running(where, entry):
+    """Keep the reaper of running record `entry` in spool `where` from going on to another run.
+
+    Returns a descriptor: a signal sent before it is closed is for this run; None when the run is over, or has
+    another reaper by now. Raises OSError. A reaper that serves one run after the other needs the exclusive lock of
+    the running record's file before it goes on.
+    """
+    path = where.record_path(entry["run"])
     try:
-        fcntl.flock(fd, fcntl.LOCK_SH)
-    except OSError:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_SH)
+        except OSError:
+            pass                    # no locks here: then no reaper goes on either
+        now = spool.load(path)
+        if now is not None and now["state"] == record.RUNNING and now["reaper"] == entry["reaper"] \
+                and os.path.samestat(os.stat(path), os.fstat(fd)):
+            held, fd = fd, None
+            return held
+    except (FileNotFoundError, record.Damaged):
         pass
+    finally:
+        if fd is not None:
+            os.close(fd)
+    return None
 
 
 def try_exclusive(fd):
