@@ -212,6 +212,15 @@ def find(wanted):
     return found if found is not None and found.start == wanted.get("start") else None
 
 
+def hold(wanted):
+    """A pidfd of the process that find() finds, checked while it was open; None when it has gone. Raises OSError."""
+    fd = open_pidfd(wanted["pid"])
+    if fd is not None and find(wanted) is None:
+        os.close(fd)
+        return None
+    return fd
+
+
 # ---- the tree ----
 
 def children(pid):

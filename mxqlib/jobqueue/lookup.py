@@ -33,6 +33,7 @@ class Run:
         return self.state in ("loaded", "running")
 
 
+_PAGE = 1000
 _JOB = "SELECT job, state, attempt, group_name FROM job "
 _RUN = "SELECT run, job, attempt, state, host, status, reason FROM run "
 
@@ -57,18 +58,27 @@ def runs_of(queue, number):
 def live_jobs(queue, group=None, states=changes.LIVE):
     """The Jobs that are in one of `states`, which must be of the living, state by state, in the order of their numbers.
 
-    Not from the list of the queue's own active runs: jobs that wait have none.
+    Read a page at a time, so that the caller may change them meanwhile; a job that changes its state may be met twice
+    or missed.
     """
+    where, values = "", ()
+    if group is not None:
+        # Said twice where it is not the default: the index holds no others (schema).
+        where, values = "AND group_name = ? ", (to_column(group),)
+        where += "AND group_name <> 'default' " if group != "default" else ""
     for state in states:
-        where, values = "WHERE state = ? AND date_end IS NULL ", (state,)
-        if group is not None:
-            where, values = where + "AND group_name = ? ", values + (to_column(group),)
-        for row in queue.db.execute(_JOB + where + "ORDER BY job", values):
-            yield Job(row)
+        last = 0
+        while True:
+            rows = queue.db.execute(
+                _JOB + "WHERE state = ? AND date_end IS NULL AND job > ? " + where + "ORDER BY job LIMIT ?",
+                (state, last) + values + (_PAGE,)).fetchall()
+            yield from map(Job, rows)
+            if len(rows) < _PAGE:
+                break
+            last = rows[-1][0]
 
 
-def owes_first_try(queue, number):
-    """True when the log or the record of a job is owed and was never tried."""
-    return queue.db.execute(
-        "SELECT 1 FROM delivery WHERE job = ? AND sink IN ('log', 'record') AND state = 'owed' AND tries = 0",
-        (number,)).fetchone() is not None
+def unfinished(queue, number):
+    """The (number, state) of each job that job `number` waits for and that has not finished."""
+    return queue.db.execute("SELECT p.job, p.state FROM dependency AS d JOIN job AS p ON p.job = d.after"
+                            " WHERE d.job = ? AND p.state <> 'finished' ORDER BY p.job", (number,)).fetchall()
