@@ -8,7 +8,7 @@ import errno
 import os
 import stat
 
-from mxqlib import durable, lock, place, record
+from mxqlib import durable, place, record
 from mxqlib.cli import reason
 
 EXTRA_B = 128 << 10         # what an ended record adds to a running one, at most (children, signals, rusage)
@@ -74,31 +74,6 @@ class Spool:
     def put(self, entry):
         """Write record `entry` (a dict) under its name, atomically and durably. Raises OSError."""
         durable.replace(self.record_path(entry["run"]), record.encode(entry))
-
-    def hold_running(self, entry):
-        """Keep the reaper of running record `entry` from going on to another run; None when the run is over, or has
-        another reaper by now, else a descriptor: a signal sent before it is closed is for this run. Raises OSError.
-
-        A reaper that serves one run after the other needs the exclusive lock of the running record's file first.
-        """
-        path = self.record_path(entry["run"])
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
-            return None
-        try:
-            lock.share(fd)
-            now = load(path)
-            if now is not None and now["state"] == record.RUNNING and now["reaper"] == entry["reaper"] \
-                    and os.path.samestat(os.stat(path), os.fstat(fd)):
-                held, fd = fd, None
-                return held
-        except (FileNotFoundError, record.Damaged):
-            pass
-        finally:
-            if fd is not None:
-                os.close(fd)
-        return None
 
     def names(self):
         """File names in runs/ that are not hidden, in no order: records, and what is none."""
