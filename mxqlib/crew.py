@@ -14,7 +14,7 @@ import os
 import socket
 
 from mxqlib import attempt as steps
-from mxqlib import child, durable, lock, place, process, request, signals
+from mxqlib import child, durable, lock, place, process, record, request, signals, watcher
 from mxqlib.spool import Spool
 from mxqlib.wire import Listener, Teller
 
@@ -35,6 +35,12 @@ class Member:
         self.told.forget(IDLE)
 
 
+class Watch:
+    """A run whose reaper died: its `entry`, the pid of its `main`, a child of ours, and what the watcher `told`."""
+
+    __slots__ = ("entry", "main", "told")
+
+
 class Crew:
     """The reapers of this process; `front`: the process reference that their records name as front, or None."""
 
@@ -42,12 +48,18 @@ class Crew:
         self.spool, self.base, self.front = where, base, front
         self.user = request.user_name()
         self.members = {}           # pid -> Member
+        self.watched = {}           # pid of a watcher -> Watch
         gc.disable()                # a collection in a child would copy what is shared
 
     @property
     def busy(self):
-        """The Members that have a run."""
-        return [member for member in self.members.values() if member.entry is not None]
+        """How many runs there are."""
+        return len(self.watched) + sum(member.entry is not None for member in self.members.values())
+
+    @property
+    def starting(self):
+        """True while a reaper has not told yet whether its run may begin."""
+        return any(member.entry is not None and member.told.started_s is None for member in self.members.values())
 
     # ---- start ----
 
@@ -116,31 +128,70 @@ class Crew:
         return over
 
     def reap(self):
-        """The Members that have ended since with a run of which they did not tell the end."""
-        lost = []
+        """(entry, Member) of each run whose reaper died before it told the end; (entry, None) of each whose watcher is
+        done."""
+        ended = []
         while True:
             try:
                 change = child.look()
             except ChildProcessError:
-                return lost
+                return ended
             if change is None:
-                return lost
-            if change.status is None:
-                continue
-            child.reap(change.pid)
-            member = self.members.pop(change.pid, None)
-            if member is None:
-                continue
+                return ended
+            if any(change.pid == watch.main for watch in self.watched.values()):
+                # A watcher sees how MAIN ended; until it is done MAIN stays as it is, and hides who comes after it.
+                break
+            if change.status is not None:
+                self._reap_one(change.pid, ended)
+        for pid in list(self.members) + list(self.watched):
+            if child.look_at(pid) is not None:
+                self._reap_one(pid, ended)
+        return ended
+
+    def _reap_one(self, pid, ended):
+        child.reap(pid)
+        member, watch = self.members.pop(pid, None), self.watched.pop(pid, None)
+        if member is not None:
             member.told.listen()
             member.link.close()
             os.close(member.told.fd)
             if member.entry is not None:
-                lost.append(member)
+                ended.append((member.entry, member))
+        if watch is not None:
+            os.close(watch.told)
+            if child.look_at(watch.main) is not None:
+                child.reap(watch.main)
+            ended.append((watch.entry, None))
+
+    def take_over(self, run):
+        """Put a watcher in the place of the dead reaper (or watcher) of `run`, whose MAIN fell to us.
+
+        False when there is no running record any more. Raises OSError.
+        """
+        try:
+            entry = self.spool.load(run + ".json")
+        except record.Damaged:
+            return False            # mxq-collect says what it is
+        if entry is None or entry["state"] != record.RUNNING:
+            return False
+        told, ready = os.pipe()
+        fd = process.open_pidfd(entry["main"]["pid"])
+        pid = child.fork()
+        if pid == 0:
+            watcher.become(watcher.Orphan(entry, self.spool), fd, ready, ())
+        os.close(ready)
+        if fd is not None:
+            os.close(fd)
+        watch = Watch()
+        watch.entry, watch.main, watch.told = entry, entry["main"]["pid"], told
+        self.watched[pid] = watch
+        return True
 
     def signal(self, number):
         """Send `number` to all reapers that have a run. They are our children and not reaped: the pids are theirs."""
-        for member in self.busy:
-            found = process.look(member.pid)
+        pids = [pid for pid, member in self.members.items() if member.entry is not None]
+        for pid in pids + list(self.watched):
+            found = process.look(pid)
             if found is not None:
                 process.send(found, number)
 

@@ -143,11 +143,12 @@ class Runner:
         """Wait until each reaper has opened its gate or failed; give back and return what was not started."""
         failed = []
         while True:
-            for member in self.crew.listen() + self.crew.reap():
+            ended = [(member.entry, member) for member in self.crew.listen()] + self.crew.reap()
+            for entry, member in ended:
                 if self.is_unstarted(member):
-                    failed.append(member.entry["run"])
+                    failed.append(entry["run"])
                 member.let_go()
-            if all(member.told.started_s is not None for member in self.crew.busy):
+            if not self.crew.starting:
                 break
             signals.wait(signals.CATCHABLE)
         if failed:
@@ -159,7 +160,7 @@ class Runner:
         told = member.told
         if told.last in ("failed", "nothing"):
             return True
-        if told.last is None and told.started_s is None:
+        if told.last is None and (told.started_s is None or child.read_report(member.report)[0] == "G"):
             # The reaper died with the gate closed, and MAIN left with it; its record says more than happened.
             withdraw(self.spool, member.entry["run"], member.pid)
             return True
@@ -202,9 +203,13 @@ class _Stay:
             if self.leaving:
                 self.progress.end()
                 return exits.TEMPFAIL if self.crew.busy else exits.OK
-            for member in self.crew.listen() + self.crew.reap():
-                self._ended(member)
+            for member in self.crew.listen():
+                self._ended(member.entry, member)
                 member.let_go()
+            for entry, member in self.crew.reap():
+                self._ended(entry, member)
+                if member is not None:
+                    member.let_go()
 
     def _timeout_s(self):
         now = clock.boot_s()
@@ -226,17 +231,21 @@ class _Stay:
             self.progress.end()
             signals.stop_self()
 
-    def _ended(self, member):
+    def _ended(self, entry, member):
+        """A run is over, or its reaper is; `member` is None after a watcher."""
         self.look_at_s = 0.0        # there is room now
-        last = member.told.last
-        if last in ("recorded", "kept"):
+        run = entry["run"]
+        if member is not None and member.told.last in ("recorded", "kept"):
             self.done += 1
             self.failed += member.told.facts["ended"].split()[0] != "0" or "reason" in member.told.facts
-            self.names.append(member.entry["run"] + ".json")
-        elif self.runner.is_unstarted(member):
-            self.unstarted.append(member.entry["run"])
+            self.names.append(run + ".json")
+        elif member is not None and self.runner.is_unstarted(member):
+            self.unstarted.append(run)
+        elif self.crew.take_over(run):
+            warn("%s: its reaper died; process %d goes on in its place" % (run, max(self.crew.watched)))
         else:
-            self.crew.take_over(member)
+            self.done += 1
+            self.names.append(run + ".json")
 
     def _turn(self):
         """Do what can be done now. Returns the exit status when nothing is left to do."""
@@ -286,7 +295,7 @@ class _Stay:
         if self.progress.is_due():
             with self.runner.queue.reading():
                 waiting = jobs.count_waiting(self.runner.queue)[0]
-            self.progress.show(self.done, self.failed, len(self.crew.busy), waiting)
+            self.progress.show(self.done, self.failed, self.crew.busy, waiting)
 
     def _conclude(self):
         """Nothing of ours runs: the exit status, or None when there may be something to start later."""

@@ -1,0 +1,299 @@
+"""mxq-run: what fits is started once, nothing is overbooked, and the jobs do not depend on it."""
+
+import json
+import os
+import signal
+import sys
+
+import pytest
+
+from tests.harness.processes import is_alive
+
+
+def submit(sandbox, *words, **kw):
+    """The number of the job."""
+    return int(sandbox.run("mxq-sub", *words, check=True, **kw).stdout)
+
+
+def rows(sandbox, sql):
+    """What the queue answers, as tuples."""
+    return [tuple(row) for row in sandbox.queue(sql)]
+
+
+def states(sandbox):
+    """State of each job by number, from the queue."""
+    return dict(rows(sandbox, "SELECT job, state FROM job"))
+
+
+def collect(sandbox):
+    """What mxq-collect leaves in the queue."""
+    sandbox.run("mxq-collect", check=True)
+    return states(sandbox)
+
+
+def is_over(sandbox):
+    """True when no record says that something runs."""
+    return all(record["state"] == "ended" for record in sandbox.records())
+
+
+def test_nothing_to_do(sandbox):
+    done = sandbox.run("mxq-run")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert not os.path.exists(os.path.join(str(sandbox.mxq_dir), "queue.db"))
+
+
+def test_wait_runs_and_collects_all(sandbox):
+    numbers = [submit(sandbox, "sh", "-c", "exit %d" % n) for n in range(3)]
+    done = sandbox.run("mxq-run", "--wait")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert states(sandbox) == dict(zip(numbers, ("finished", "failed", "failed")))
+    assert sandbox.records() == []
+    assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
+
+
+def test_without_wait_it_leaves_and_the_jobs_go_on(sandbox):
+    gate = os.path.join(sandbox.home, "gate")
+    os.mkfifo(gate)
+    number = submit(sandbox, "sh", "-c", "read line < gate; echo $line", cwd=sandbox.home)
+    done = sandbox.run("mxq-run", check=True)
+    assert (done.stdout, done.stderr) == ("", "")
+    record, = sandbox.records()
+    assert (record["state"], record["run"], record["job"], record["front"]) == ("running", "%d.1" % number, number, None)
+    with open(gate, "w", encoding="ascii") as fifo:
+        fifo.write("hello\n")
+    sandbox.wait_for(lambda: is_over(sandbox))
+    assert collect(sandbox) == {number: "finished"}
+    with open(os.path.join(str(sandbox.mxq_dir), "spool", "output", "%d.1.log" % number), encoding="ascii") as output:
+        assert output.read() == "hello\n"
+
+
+def test_the_job_is_as_it_was_submitted(sandbox):
+    folder = os.path.join(sandbox.home, "with blank")
+    os.mkdir(folder)
+    code = "import os, sys, json; json.dump([os.getcwd(), os.umask(0), os.environ.get('COLOUR'), os.environ['MXQ_RUN'], " \
+           "os.environ['MXQ_JOBID'], os.environ['MXQ_THREADS'], os.environ.get('MXQ_MEMORY'), os.environ.get('MXQ_TIME'), " \
+           "sorted(os.sched_getaffinity(0)), os.getpgrp() == os.getpid(), sys.stdin.read()], sys.stdout)"
+    number = submit(sandbox, "-u", "027", "-o", "out-%j-%a", "-m", "100", "-t", "2h", "--", sys.executable, "-c", code,
+                    cwd=folder, env={"COLOUR": "red"})
+    sandbox.run("mxq-run", "--wait", check=True, env={"COLOUR": "blue"}, cwd="/")
+    with open(os.path.join(folder, "out-%d-1" % number), encoding="utf-8") as output:
+        found = json.load(output)
+    assert found == [folder, 0o027, "red", "%d.1" % number, str(number), "1", "100", "120",
+                     [min(os.sched_getaffinity(0))], True, ""]
+    assert os.stat(output.name).st_mode & 0o777 == 0o640
+
+
+def test_a_job_that_cannot_be_executed_has_failed(sandbox):
+    number = submit(sandbox, "--", "no-such-command")
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert rows(sandbox, "SELECT job, state, status, reason FROM run") == [(number, "failed", 127 << 8, "exec")]
+
+
+def test_the_directory_is_gone_when_the_job_starts(sandbox):
+    folder = os.path.join(sandbox.home, "gone")
+    os.mkdir(folder)
+    submit(sandbox, "true", cwd=folder)
+    os.rmdir(folder)
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert rows(sandbox, "SELECT state, status, reason FROM run") == [("failed", 125 << 8, "exec")]
+
+
+def test_priority_then_group_then_age(sandbox):
+    plan = [("low", 1, "a"), ("old", 5, "a"), ("a2", 5, "a"), ("b1", 5, "b"), ("high", 9, "a")]
+    for name, priority, group in plan:
+        submit(sandbox, "-p", str(priority), "-g", group, "-N", name, "true")
+    sandbox.run("mxq-run", "-j", "1", "--wait", check=True)
+    started = [name for name, in rows(sandbox, "SELECT name FROM run JOIN job USING (job) ORDER BY date_start")]
+    assert started == ["high", "old", "a2", "b1", "low"]
+
+
+def test_the_group_with_fewest_threads_comes_next(sandbox):
+    for name, group in (("a1", "a"), ("a2", "a"), ("b1", "b")):
+        submit(sandbox, "-g", group, "-N", name, "sleep", "1000")
+    sandbox.run("mxq-run", "-j", "2", check=True)
+    assert sorted(record["name"] for record in sandbox.records()) == ["a1", "b1"]
+    end_all(sandbox)
+
+
+def end_all(sandbox):
+    """USR2 to every reaper, and wait for the outcomes."""
+    for record in sandbox.records():
+        if record["state"] == "running":
+            os.kill(record["reaper"]["pid"], signal.SIGUSR2)
+    sandbox.wait_for(lambda: is_over(sandbox))
+    sandbox.wait_for(lambda: not any(is_alive(record["reaper"]["pid"]) for record in sandbox.records()))
+
+
+def test_a_smaller_job_passes_one_that_does_not_fit(sandbox):
+    submit(sandbox, "-N", "first", "-j", "2", "sleep", "1000")
+    submit(sandbox, "-N", "large", "-j", "2", "sleep", "1000")
+    submit(sandbox, "-N", "small", "-j", "1", "sleep", "1000")
+    sandbox.run("mxq-run", "-j", "3", check=True)
+    assert sorted(record["name"] for record in sandbox.records()) == ["first", "small"]
+    sandbox.run("mxq-run", "-j", "3", check=True)
+    assert len(sandbox.records()) == 2, "nothing more fits"
+    end_all(sandbox)
+
+
+def test_memory_and_number_of_jobs_are_limits_too(sandbox):
+    for _ in range(3):
+        submit(sandbox, "-m", "100M", "sleep", "1000")
+    sandbox.run("mxq-run", "-j", "9", "-m", "250M", check=True)
+    assert len(sandbox.records()) == 2
+    sandbox.run("mxq-run", "-j", "9", "--max", "2", check=True)
+    assert len(sandbox.records()) == 2
+    sandbox.run("mxq-run", "-j", "9", "--max", "3", check=True)
+    assert len(sandbox.records()) == 3
+    end_all(sandbox)
+
+
+def test_wrapper_runs_occupy_too(sandbox):
+    sandbox.run("mxq-reap", "-b", "-j", "2", "sleep", "1000", check=True)
+    submit(sandbox, "true")
+    sandbox.run("mxq-run", "-j", "2", check=True)
+    assert len(sandbox.records()) == 1
+    sandbox.run("mxq-run", "-j", "3", check=True)
+    assert len(sandbox.records()) == 2
+    end_all(sandbox)
+
+
+def test_less_capacity_than_what_runs(sandbox):
+    submit(sandbox, "-j", "2", "sleep", "1000")
+    submit(sandbox, "true")
+    sandbox.run("mxq-run", "-j", "2", check=True)
+    done = sandbox.run("mxq-run", "-j", "1", "-m", "1")
+    assert done.returncode == 0
+    assert len(sandbox.records()) == 1
+    end_all(sandbox)
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="machine cannot: one CPU")
+def test_each_job_has_cpus_of_its_own(sandbox):
+    ours = sorted(os.sched_getaffinity(0))[:2]
+    for _ in range(2):
+        submit(sandbox, "sleep", "1000")
+    sandbox.run("mxq-run", "-j", "2", check=True)
+    records = sandbox.records()
+    assert sorted(record["cpus"] for record in records) == [[cpu] for cpu in ours]
+    for record in records:
+        assert sorted(os.sched_getaffinity(record["main"]["pid"])) == record["cpus"]
+    end_all(sandbox)
+
+
+def test_a_job_that_can_never_fit_is_told(sandbox):
+    number = submit(sandbox, "-j", "500", "true")
+    done = sandbox.run("mxq-run", "-j", "2")
+    assert done.returncode == 0
+    assert "job %d can never be started here: it needs 500 threads, of 2 here (-j)" % number in done.stderr
+    done = sandbox.run("mxq-run", "-j", "2", "--wait")
+    assert done.returncode == 69
+    assert states(sandbox) == {number: "queued"}
+
+
+def test_a_drain_file_keeps_jobs_from_being_started(sandbox):
+    number = submit(sandbox, "true")
+    sandbox.run("mxq-collect", check=True)
+    drain = os.path.join(str(sandbox.mxq_dir), "spool", "drain")
+    with open(drain, "w", encoding="utf-8") as file:
+        file.write("disk is being changed\n")
+    assert sandbox.run("mxq-run").returncode == 0
+    done = sandbox.run("mxq-run", "--wait")
+    assert done.returncode == 75
+    assert "disk is being changed" in done.stderr
+    assert states(sandbox) == {number: "queued"}
+    os.unlink(drain)
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert states(sandbox) == {number: "finished"}
+
+
+def test_several_at_once_claim_each_job_once(sandbox):
+    count, log = 40, os.path.join(sandbox.home, "ran")
+    commands = "".join("echo %d >> ran\n" % n for n in range(count))
+    sandbox.run("mxq-sub", "-f", "-", input=commands, cwd=sandbox.home, check=True)
+    runs = [sandbox.spawn("mxq-run", "-j", "2", "--wait") for _ in range(3)]
+    assert [run.wait(timeout=60) for run in runs] == [0, 0, 0]
+    collect(sandbox)
+    with open(log, encoding="ascii") as ran:
+        assert sorted(map(int, ran)) == list(range(count))
+    assert set(states(sandbox).values()) == {"finished"}
+    assert rows(sandbox, "SELECT count(*), max(attempt) FROM run") == [(count, 1)]
+    spans = rows(sandbox, "SELECT date_start, date_end FROM run")
+    for start, _ in spans:
+        assert sum(other <= start < end for other, end in spans) <= 2, "overbooked"
+
+
+def start_waiting(sandbox, *words):
+    """A started mxq-run --wait whose one job says that it is ready."""
+    submit(sandbox, "sh", "-c", *words, cwd=sandbox.home)
+    run = sandbox.spawn("mxq-run", "--wait", "--grace", "1s")
+    sandbox.wait_for(lambda: os.path.exists(os.path.join(sandbox.home, "ready")))
+    return run
+
+
+def test_term_drains(sandbox):
+    run = start_waiting(sandbox, "touch ready; until test -e go; do sleep 0.05; done")
+    second = submit(sandbox, "true")
+    run.send_signal(signal.SIGTERM)
+    with open(os.path.join(sandbox.home, "go"), "w", encoding="ascii"):
+        pass
+    assert run.wait(timeout=20) == 0
+    assert states(sandbox) == {1: "finished", second: "queued"}
+
+
+@pytest.mark.parametrize("first", [None, signal.SIGTERM])
+def test_int_kills(sandbox, first):
+    run = start_waiting(sandbox, "trap '' TERM; touch ready; while :; do sleep 0.05; done")
+    if first:
+        run.send_signal(first)
+    run.send_signal(signal.SIGINT)
+    assert run.wait(timeout=20) == 0
+    assert rows(sandbox, "SELECT state, status, reason FROM run") == [("killed", 9, "kill")]
+
+
+@pytest.mark.parametrize("first", [None, signal.SIGTERM])
+def test_quit_leaves_and_the_jobs_go_on(sandbox, first):
+    run = start_waiting(sandbox, "touch ready; until test -e go; do sleep 0.05; done; exit 3")
+    if first:
+        run.send_signal(first)
+    run.send_signal(signal.SIGQUIT)
+    assert run.wait(timeout=20) == 75
+    assert sandbox.record()["state"] == "running"
+    with open(os.path.join(sandbox.home, "go"), "w", encoding="ascii"):
+        pass
+    sandbox.wait_for(lambda: is_over(sandbox))
+    assert collect(sandbox) == {1: "failed"}
+
+
+def test_killed_mxq_run_loses_nothing(sandbox):
+    run = start_waiting(sandbox, "touch ready; until test -e go; do sleep 0.05; done; exit 3")
+    run.kill()
+    run.wait()
+    with open(os.path.join(sandbox.home, "go"), "w", encoding="ascii"):
+        pass
+    sandbox.wait_for(lambda: is_over(sandbox))
+    assert collect(sandbox) == {1: "failed"}
+
+
+def test_a_killed_reaper_loses_nothing_while_mxq_run_waits(sandbox):
+    run = start_waiting(sandbox, "touch ready; until test -e go; do sleep 0.05; done; exit 3")
+    os.kill(sandbox.record()["reaper"]["pid"], signal.SIGKILL)
+    with open(os.path.join(sandbox.home, "go"), "w", encoding="ascii"):
+        pass
+    assert run.wait(timeout=30) == 0
+    assert rows(sandbox, "SELECT state, status FROM run") == [("failed", 3 << 8)]
+
+
+def test_dependent_jobs_and_retries_are_waited_for(sandbox):
+    first = submit(sandbox, "--retries", "1", "sh", "-c", "test -e again || { touch again; exit 1; }", cwd=sandbox.home)
+    second = submit(sandbox, "--after", str(first), "true")
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert states(sandbox) == {first: "finished", second: "finished"}
+    assert rows(sandbox, "SELECT run, state FROM run ORDER BY run") == [
+        ("1.1", "failed"), ("1.2", "finished"), ("2.1", "finished")]
+
+
+def test_bad_options(sandbox):
+    for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
+        done = sandbox.run("mxq-run", *words)
+        assert done.returncode == 64, words
+        assert done.stderr.count("\n") == 1
