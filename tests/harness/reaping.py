@@ -1,11 +1,12 @@
 """What tests of mxq-reap share: probe programs, and waiting for what a record says."""
 
+from tests.harness import processes
 from tests.harness.sandbox import TREE, read_until, wait_for
 
 PROBES = TREE / "tests" / "cli" / "probes"
 CATCH, IGNORE, ESCAPE, FORKS, EAT = (
     PROBES / name for name in ("catch", "ignore", "escape", "forks", "eat"))
-OUTCOME = ("state", "exit", "signal", "reason")
+HELD = ("mxq-main", "mxq-reaper")       # what MAIN is called until it is the command
 
 
 def spawn_ready(sandbox, *argv, **kw):
@@ -16,8 +17,11 @@ def spawn_ready(sandbox, *argv, **kw):
 
 
 def running(sandbox):
-    """The only record, once there is one."""
-    return wait_for(lambda: sandbox.records() and sandbox.record(), what="a record")
+    """The only record, once the job is executed: before that it may be taken back."""
+    def look():
+        records = sandbox.records()
+        return len(records) == 1 and processes.comm(records[0]["main"]["pid"]) not in HELD and records[0]
+    return wait_for(look, what="a running job")
 
 
 def ended(sandbox, timeout_s=20):
