@@ -97,19 +97,24 @@ class Spool:
         Returns the new name, or None when the file has gone meanwhile. Raises OSError.
         """
         place.make_private(self.corrupt)
-        # ".NAME.reason.PID" must be a name too, and names end at 255 bytes.
+        # "NAME.1000.reason" must be a name too, and names end at 255 bytes.
         start, n = os.fsdecode(os.fsencode(name)[:200]), 0
         kept = start
-        while os.path.lexists(os.path.join(self.corrupt, kept)) or \
-                os.path.lexists(os.path.join(self.corrupt, kept + ".reason")):
+        # A reason alone is what a crash left of such a move: nobody believes it, and it is written again.
+        while os.path.lexists(os.path.join(self.corrupt, kept)):
             n += 1
             kept = "%s.%d" % (start, n)
-        durable.replace(os.path.join(self.corrupt, kept + ".reason"),
-                        (why + "\n").encode("utf-8", "backslashreplace"))
+        beside = os.path.join(self.corrupt, kept + ".reason")
+        fd = durable.create(beside)
+        try:
+            durable.write_all(fd, (why + "\n").encode("utf-8", "backslashreplace"))
+            durable.sync(fd)
+        finally:
+            os.close(fd)
         try:
             durable.move(os.path.join(self.runs, name), os.path.join(self.corrupt, kept))
         except FileNotFoundError:
-            durable.discard(os.path.join(self.corrupt, kept + ".reason"))
+            durable.discard(beside)
             return None
         return kept
 
