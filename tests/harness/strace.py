@@ -71,12 +71,15 @@ def freeze_after(call, n, role="front"):
 class Traced:
     """A command that runs behind gates, and the faults laid out for it.
 
-    pids: {role: pid} of those that came to their gate. `follow` makes one
-    strace follow all processes from the front on, in one log, without faults.
+    pids: {role: pid} of those that came to their gate. `trace`: roles to
+    trace without a fault. `paths` (or a function of the sandbox that gives
+    them): only calls on these files are traced and numbered. `follow`: one
+    strace follows all processes from the front on, in one log.
     """
 
     def __init__(self, sandbox, argv, faults=(), roles=None, paths=(), trace=(), follow=False, **spawn):
-        self.sandbox, self.argv, self.paths, self.follow = sandbox, argv, paths, follow
+        self.sandbox, self.argv, self.follow = sandbox, argv, follow
+        self.paths = paths(sandbox) if callable(paths) else paths
         self.faults = tuple(faults)
         self.roles = dict(roles or ROLES)
         self.traced = {fault.role for fault in self.faults} | set(trace)
