@@ -17,7 +17,8 @@ from mxqlib import durable
 from mxqlib.cli import reason
 from mxqlib.delivery import LIMIT_S, Stopped, Undelivered, never, stream
 
-_FLAGS = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_WRITE_ONLY = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK
+_FLAGS = _WRITE_ONLY & ~os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP, errno.EINVAL)
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 _KEEP_SIZE = 1                  # FALLOC_FL_KEEP_SIZE (fallocate(2))
@@ -36,7 +37,7 @@ def append(path, texts, umask, limit_s=LIMIT_S, stop=never):
         while True:
             fd = _open(path, umask)
             try:
-                if not stat.S_ISREG(os.fstat(fd).st_mode):
+                if not _is_file(os.fstat(fd)):
                     return stream.write(fd, texts, limit_s, stop)
                 _lock(fd, until, stop)
                 if not _is_still(path, fd):
@@ -53,7 +54,17 @@ def append(path, texts, umask, limit_s=LIMIT_S, stop=never):
         raise Undelivered(reason(failure)) from None
 
 
+def _is_file(found):
+    return stat.S_ISREG(found.st_mode)
+
+
 def _open(path, umask):
+    try:
+        if not _is_file(os.stat(path)):
+            # A FIFO that is opened for both would be its own reader, and swallow everything.
+            return os.open(path, _WRITE_ONLY)
+    except FileNotFoundError:
+        pass
     before = os.umask(umask)
     try:
         return os.open(path, _FLAGS, 0o666)
@@ -61,7 +72,7 @@ def _open(path, umask):
         if failure.errno != errno.EACCES:
             raise
         # May be written but not read: what a crash left cannot be seen then.
-        return os.open(path, _FLAGS & ~os.O_RDWR | os.O_WRONLY, 0o666)
+        return os.open(path, _WRITE_ONLY | os.O_CREAT, 0o666)
     finally:
         os.umask(before)
 

@@ -12,12 +12,12 @@ The stable id of an event stands where those readers hand it back: in the notes 
 import os
 import time
 
-from mxqlib import clock, outbox
+from mxqlib import clock, outbox, process
 from mxqlib.cli import printable
 
 END = b"...\n"
 _BYTES = ("Sent", "Received")
-_REASONS = {"kill": "killed by the user", "kill-now": "killed by the user at once", "time": "time limit",
+_REASONS = {"kill": "killed on request", "kill-now": "killed on request", "time": "time limit",
             "memory": "memory limit", "exec": "the command could not be executed",
             "lost": "lost: nobody can know how it ended", "reboot": "lost: the host was rebooted"}
 
@@ -37,6 +37,10 @@ def _local(date):
     return "%04d-%02d-%02d %02d:%02d:%02d" % when[:6]
 
 
+def _host():
+    return process.context()["host"]
+
+
 def _id(due):
     return 'MxqEvent = "%s"' % due.event
 
@@ -47,11 +51,11 @@ def _line(words):
 
 
 def _submitted(due):
-    return ["Job submitted from host: <%s>" % os.uname().nodename, "    " + _id(due), "    Name: " + _line(due.name)]
+    return ["Job submitted from host: <%s>" % _host(), "    " + _id(due), "    Name: " + _line(due.name)]
 
 
 def _executing(due):
-    return ["Job executing on host: <%s>" % _line(due.entry.get("host") or os.uname().nodename), "\t" + _id(due)]
+    return ["Job executing on host: <%s>" % _line(due.entry.get("host") or _host()), "\t" + _id(due)]
 
 
 def _terminated(due):

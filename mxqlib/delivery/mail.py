@@ -16,7 +16,7 @@ from mxqlib.delivery import Undelivered
 _SUBJECT_MAX = 150
 _TAIL_B, _TAIL_LINES = 16384, 30
 _SHOWN_ARGV = 2000
-_WORDS = {"time": "time limit", "memory": "memory limit", "kill": "killed", "kill-now": "killed at once",
+_WORDS = {"time": "time limit", "memory": "memory limit", "kill": "on request", "kill-now": "on request",
           "exec": "not executed", "lost": "", "reboot": "the host was rebooted"}
 
 

@@ -46,7 +46,10 @@ def _write(fd, text, until, stop):
         for _, seen in poll.poll(min(left_s, PATIENCE_S) * 1000):
             if seen & select.POLLNVAL:
                 raise Undelivered("closed")
-            view = view[os.write(fd, view[:_CHUNK_B]):]
+            try:
+                view = view[os.write(fd, view[:_CHUNK_B]):]
+            except BlockingIOError:
+                time.sleep(0.01)        # another one filled the pipe meanwhile
 
 
 def _write_file(fd, texts):
