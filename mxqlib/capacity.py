@@ -91,8 +91,9 @@ class Occupied:
         self.spool, self.runners = where, runners
         self._seen = {}             # file name -> (identity, share or None)
 
-    def shares(self, active):
-        """(threads, memory, cpus, group) of each run; `active` as jobqueue.jobs.active() gives it.
+    def shares(self, active, over=()):
+        """(threads, memory, cpus, group) of each run; `active` as jobqueue.jobs.active() gives it. `over`: names of
+        records that are known to be ended, and not to be looked at.
 
         A loaded run whose lock nobody holds was dropped on the way, or has its record by now: so locks are asked
         before the spool is.
@@ -100,8 +101,8 @@ class Occupied:
         host, shares = process.context()["host"], {}
         here = [(run + ".json", (threads, memory_b, cpus, group))
                 for run, _job, state, at, runner, cpus, threads, memory_b, group, _date in active
-                if at == host and (state != "loaded" or lock.is_held(self.runners, runner))]
-        names = self.spool.names()
+                if at == host and run + ".json" not in over and (state != "loaded" or lock.is_held(self.runners, runner))]
+        names = [name for name in self.spool.names() if name not in over]
         for name in names:
             share = self._look(name, host)
             if share is not None:

@@ -11,14 +11,16 @@ was sent until then it drops.
 import gc
 import marshal
 import os
+import select
 import socket
 
 from mxqlib import attempt as steps
-from mxqlib import child, durable, lock, place, process, record, request, signals, watcher
+from mxqlib import child, clock, durable, lock, place, process, record, request, signals, watcher
 from mxqlib.spool import Spool
 from mxqlib.wire import Listener, Teller
 
 _PLAIN = ("HOME", "LOGNAME", "USER", "SHELL", "PATH")
+_ON_ITS_WAY_S = 0.05
 IDLE = "idle"           # told beside the lines of wire: the reaper waits for a job
 
 
@@ -83,9 +85,15 @@ class Crew:
         return member
 
     def _idle(self):
+        """A Member that waits for a job, or None. One that is on its way there is waited for: it costs less than a fork."""
         for member in self.members.values():
-            if member.entry is None and IDLE in member.told.facts and not member.told.over:
-                return member
+            if member.entry is None:
+                end_s = clock.boot_s() + _ON_ITS_WAY_S
+                while not (IDLE in member.told.facts or member.told.over) and clock.boot_s() < end_s:
+                    select.select([member.told.fd], [], [], _ON_ITS_WAY_S)
+                    member.told.listen()
+                if IDLE in member.told.facts and not member.told.over:
+                    return member
         return None
 
     def _fork(self):
@@ -138,8 +146,9 @@ class Crew:
                 return ended
             if change is None:
                 return ended
-            if any(change.pid == watch.main for watch in self.watched.values()):
-                # A watcher sees how MAIN ended; until it is done MAIN stays as it is, and hides who comes after it.
+            if change.pid in self._mains():
+                # The MAIN of a dead reaper: its status is for the watcher that takes over. Until that is done MAIN stays
+                # as it is, and hides who comes after it.
                 break
             if change.status is not None:
                 self._reap_one(change.pid, ended)
@@ -147,6 +156,13 @@ class Crew:
             if child.look_at(pid) is not None:
                 self._reap_one(pid, ended)
         return ended
+
+    def _mains(self):
+        """Pids of what is, or may become, a MAIN that falls to us. Told before the gate opens, so heard in time."""
+        for member in self.members.values():
+            member.told.listen()
+        return {member.told.main.pid for member in self.members.values() if member.told.main is not None} | {
+            watch.main for watch in self.watched.values()}
 
     def _reap_one(self, pid, ended):
         child.reap(pid)

@@ -18,6 +18,7 @@ from mxqlib.spool import Spool
 
 _LOOK_S = 1.0               # how often --wait looks for jobs that others put into the queue or that fit by now
 _COLLECT_S = 10.0           # how often it looks for records of others
+_COMMIT_S, _BATCH = 0.1, 100   # when outcomes of ours are committed, at the latest
 _LONGEST_PAUSE_S = 30.0     # after a failed start or a locked queue
 
 
@@ -58,9 +59,12 @@ class Runner:
                 return why
         return None
 
-    def start_what_fits(self):
-        """Claim jobs and start their reapers. Returns the crew's new Members. Raises Failure."""
-        claimed, started = self._claim(), []
+    def start_what_fits(self, over=()):
+        """Claim jobs and start their reapers. Returns the crew's new Members. Raises Failure.
+
+        `over`: names of records of ours that are ended.
+        """
+        claimed, started = self._claim(over), []
         for at, (job, held) in enumerate(claimed):
             try:
                 started.append(self.crew.start(job, self._environments.get(job["environment"]), held))
@@ -73,11 +77,11 @@ class Runner:
                     from None
         return started
 
-    def _claim(self):
+    def _claim(self, over):
         claimed = []
         try:
             with self.queue.transaction():
-                room = capacity.Room(self.capacity, self.occupied.shares(jobs.active(self.queue)))
+                room = capacity.Room(self.capacity, self.occupied.shares(jobs.active(self.queue), over))
                 while True:
                     choice = room.choose(jobs.kinds(self.queue, self.host))
                     if choice is None:
@@ -185,7 +189,7 @@ class _Stay:
         self.draining = self.leaving = False
         self.kill_at_s = None
         self.retry_at_s, self.pause_s = 0.0, 0.1
-        self.look_at_s = self.collect_at_s = 0.0
+        self.look_at_s = self.collect_at_s = self.commit_at_s = 0.0
         self.done = self.failed = 0
         self.names = []             # records of our runs to be committed
         self.unstarted = []         # runs to be given back
@@ -215,7 +219,7 @@ class _Stay:
         now = clock.boot_s()
         times = [self.look_at_s] + ([self.kill_at_s] if self.kill_at_s else [])
         if self.names or self.unstarted:
-            times.append(self.retry_at_s)
+            times.append(max(self.retry_at_s, self.commit_at_s))
         return max(0.0, min(times) - now)
 
     def _receive(self, number):
@@ -256,9 +260,10 @@ class _Stay:
         if now < self.retry_at_s:
             return None
         try:
-            self._commit(now)
+            # First what keeps the host busy; outcomes are safe in the spool and are committed many at a time.
             if now >= self.look_at_s:
                 self._start(now)
+            self._commit(now)
             if not self.crew.busy and not self.names:
                 return self._conclude()
             self.pause_s = 0.1
@@ -279,16 +284,21 @@ class _Stay:
         if now >= self.collect_at_s:
             self.intake.collect()
             self.collect_at_s = now + _COLLECT_S
-        elif self.names:
+        elif len(self.names) >= _BATCH or now >= self.commit_at_s or not self.crew.busy:
             self.intake.take(self.names)
+        else:
+            return
+        if self.names and not self.crew.busy:
+            self.look_at_s = 0.0        # what waited for these may be started now
         self.names = []
+        self.commit_at_s = now + _COMMIT_S
 
     def _start(self, now):
         self.look_at_s = now + _LOOK_S
         if self.draining:
             return
         if self.runner.drained() is None:
-            self.runner.start_what_fits()
+            self.runner.start_what_fits(set(self.names))
         self._show()
 
     def _show(self):
