@@ -136,8 +136,11 @@ class Crew:
         return over
 
     def reap(self):
-        """(entry, Member) of each run whose reaper died before it told the end; (entry, None) of each whose watcher is
-        done."""
+        """(entry, Member) of runs whose reaper died before it told the end, (entry, None) of those whose watcher is done.
+
+        To be called again until it returns none: each is dealt with before another child is reaped, which may
+        be its MAIN.
+        """
         ended = []
         while True:
             try:
@@ -152,9 +155,13 @@ class Crew:
                 break
             if change.status is not None:
                 self._reap_one(change.pid, ended)
+                if ended:
+                    return ended
         for pid in list(self.members) + list(self.watched):
             if child.look_at(pid) is not None:
                 self._reap_one(pid, ended)
+                if ended:
+                    break
         return ended
 
     def _mains(self):

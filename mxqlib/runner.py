@@ -147,11 +147,11 @@ class Runner:
         """Wait until each reaper has opened its gate or failed; give back and return what was not started."""
         failed = []
         while True:
-            ended = [(member.entry, member) for member in self.crew.listen()] + self.crew.reap()
-            for entry, member in ended:
+            for member in self.crew.listen():
                 if self.is_unstarted(member):
-                    failed.append(entry["run"])
+                    failed.append(member.entry["run"])
                 member.let_go()
+            failed += [entry["run"] for entry, member in iter_ended(self.crew) if self.is_unstarted(member)]
             if not self.crew.starting:
                 break
             signals.wait(signals.CATCHABLE)
@@ -176,6 +176,18 @@ class Runner:
         """Start, wait and collect until the queue is empty, or TERM, INT, QUIT say otherwise."""
         process.become_subreaper()
         return _Stay(self).loop()
+
+
+def iter_ended(crew):
+    """What crew.reap() returns, until it returns nothing."""
+    while True:
+        ended = crew.reap()
+        if not ended:
+            return
+        for entry, member in ended:
+            yield entry, member
+            if member is not None:
+                member.let_go()
 
 
 class _Stay:
@@ -210,10 +222,8 @@ class _Stay:
             for member in self.crew.listen():
                 self._ended(member.entry, member)
                 member.let_go()
-            for entry, member in self.crew.reap():
+            for entry, member in iter_ended(self.crew):
                 self._ended(entry, member)
-                if member is not None:
-                    member.let_go()
 
     def _timeout_s(self):
         now = clock.boot_s()
