@@ -96,6 +96,12 @@ class Crew:
                     return member
         return None
 
+    def prepare(self, count):
+        """Fork `count` reapers that wait for jobs. Before the database is imported, as they are smaller then: what a
+        job costs is to a good part the copying of pages."""
+        for _ in range(count):
+            self._fork()
+
     def _fork(self):
         link, theirs = socket.socketpair()
         wire, told = os.pipe()

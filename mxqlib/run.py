@@ -6,8 +6,10 @@ back; the jobs do not depend on this process once their reapers live.
 
 import os
 
-from mxqlib import cli, exits, place, process, signals, units
+from mxqlib import capacity, cli, exits, place, process, signals, units
 from mxqlib.cli import Failure, Option
+from mxqlib.crew import Crew
+from mxqlib.spool import Spool
 
 USAGE = "[OPTION]..."
 TEXT = "Start the jobs of the queue that fit on this host, each under a reaper of its own."
@@ -20,6 +22,7 @@ OPTIONS = cli.BASE + (
     Option(None, "grace", "TIME", "with --wait, after INT: from TERM to KILL (10s)",
            lambda text: units.duration(text, 0)),
 )
+_READY = 8              # reapers that are forked before there is a job for them, at most
 EXITS = (exits.OK, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR, exits.TEMPFAIL,
          exits.NOPERM, exits.CONFIG)
 
@@ -38,10 +41,14 @@ def main(argv):
     place.make_private(place.runners(base))
     process.check_proc()
     signals.restore_default(signals.CHLD)
+    room = capacity.Capacity(values.threads, values.memory, values.max)
+    crew = Crew(Spool(place.spool(base)).open(), base, process.reference(os.getpid()) if values.wait else None)
     if values.wait:
         signals.block(signals.CATCHABLE)
-    from mxqlib.runner import Runner
-    runner = Runner(base, values)
+        process.become_subreaper()
+        crew.prepare(min(room.threads, _READY))
+    from mxqlib.runner import Runner        # the database comes with it
+    runner = Runner(base, values, room, crew)
     try:
         return runner.stay() if values.wait else runner.start_and_leave()
     finally:

@@ -10,11 +10,9 @@ import os
 from mxqlib import capacity, child, clock, exits, jobqueue, lock, place, process, record, signals
 from mxqlib.attempt import withdraw
 from mxqlib.cli import Failure, step, warn
-from mxqlib.crew import Crew
 from mxqlib.intake import Intake
 from mxqlib.jobqueue import jobs
 from mxqlib.progress import Progress
-from mxqlib.spool import Spool
 
 _LOOK_S = 1.0               # how often --wait looks for jobs that others put into the queue or that fit by now
 _COLLECT_S = 10.0           # how often it looks for records of others
@@ -23,11 +21,11 @@ _LONGEST_PAUSE_S = 30.0     # after a failed start or a locked queue
 
 
 class Runner:
-    """One mxq-run. `values` are its options."""
+    """One mxq-run. `values` are its options, `room` a capacity.Capacity, `crew` a Crew."""
 
-    def __init__(self, base, values):
+    def __init__(self, base, values, room, crew):
         self.base, self.runners = base, place.runners(base)
-        self.spool = Spool(place.spool(base)).open()
+        self.spool, self.capacity, self.crew = crew.spool, room, crew
         # With --wait a locked queue is asked again in the loop, where signals are heard.
         self.queue = jobqueue.open_queue(place.queue(base), self.spool.next_job,
                                          **({"busy_s": 1.0} if values.wait else {}))
@@ -35,9 +33,7 @@ class Runner:
         me = process.reference(os.getpid())
         self.lock.write(record.encode(dict(me, wait=bool(values.wait))))
         self.host = me["host"]
-        self.capacity = capacity.Capacity(values.threads, values.memory, values.max)
         self.occupied = capacity.Occupied(self.spool, self.runners)
-        self.crew = Crew(self.spool, base, me if values.wait else None)
         self.grace_s = 10 if values.grace is None else values.grace
         self._locks = 0
         self._environments = {}
@@ -174,7 +170,6 @@ class Runner:
 
     def stay(self):
         """Start, wait and collect until the queue is empty, or TERM, INT, QUIT say otherwise."""
-        process.become_subreaper()
         return _Stay(self).loop()
 
 
