@@ -10,6 +10,7 @@ records that contradict what is committed, are put aside after the commit, and j
 """
 
 import fcntl
+import gc
 import os
 
 from mxqlib import cli, durable, exits, outbox, place, record, spool
@@ -33,6 +34,11 @@ class _File:
         """True when it has the outcome."""
         return self.entry["state"] == record.ENDED
 
+    @property
+    def is_final(self):
+        """True when nobody writes to this name any more: MAIN's status was seen by its own reaper."""
+        return self.ended and self.fallback is None and self.entry["status"] is not None
+
 
 class Intake:
     """One pass after the other over a spool. `open_queue()` is called when there is something to commit.
@@ -50,8 +56,14 @@ class Intake:
     def collect(self):
         """One pass over all files of the spool. Raises Failure when the queue cannot be used; the rest stays."""
         embryos = []
-        for names in self._batches(embryos):
-            self.take(names)
+        was_on = gc.isenabled()
+        gc.disable()                    # records are trees: looking for circles in thousands of them finds none
+        try:
+            for names in self._batches(embryos):
+                self.take(names)
+        finally:
+            if was_on:
+                gc.enable()
         if self.queue is not None and embryos:
             self._drop_embryos(embryos)
         return self.status
@@ -107,12 +119,12 @@ class Intake:
         entry, line, identity = found
         outbox.check(entry.get("deliveries"))
         if entry["state"] == record.RUNNING and entry.get("fallback"):
-            kept = self._look_into_fallback(entry)
+            kept = self.look_into_fallback(entry)
             if kept is not None:
                 return _File(name, kept[0], kept[1], identity, entry["fallback"])
         return _File(name, entry, line, identity)
 
-    def _look_into_fallback(self, entry):
+    def look_into_fallback(self, entry):
         """(record, text) of the outcome that the reaper of running record `entry` had to leave elsewhere, or None."""
         path = entry["fallback"]
         if not path.startswith("/") or not os.path.lexists(path):
@@ -151,9 +163,9 @@ class Intake:
         if fresh:
             from mxqlib.jobqueue import outcomes
             with self.queue.transaction():
+                batch = outcomes.Batch(self.queue, [found.entry["run"] for found in fresh])
                 for found in fresh:
-                    take = outcomes.take_outcome if found.ended else outcomes.take_running
-                    result = take(self.queue, found.entry, found.line)
+                    result = batch.take(found.entry, found.line)
                     if result is outcomes.CONTRADICTION:
                         contradicting.append(found)
                     elif found.ended:
@@ -200,7 +212,7 @@ class Intake:
             if found.fallback is not None:
                 _unlink(found.fallback)
             path = "%s/%s" % (self.spool.runs, found.name)
-            if spool.identity(path) != found.identity:
+            if not found.is_final and spool.identity(path) != found.identity:
                 return                  # replaced meanwhile: its turn is next time
             _unlink(path)
         except OSError as failure:
@@ -220,7 +232,7 @@ class Intake:
             with self.queue.reading():
                 state = outcomes.known_state(self.queue, name[1:], "")[0]
             if state in ("finished", "failed", "killed"):
-                durable.discard(os.path.join(self.spool.runs, name))
+                durable.clear(os.path.join(self.spool.runs, name))
 
     def _put_aside(self, damaged, contradicting):
         """Move files to corrupt/, one intake at a time, each one judged again: it may have been replaced."""

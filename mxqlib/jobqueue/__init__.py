@@ -33,6 +33,18 @@ _STATUSES = (
 )
 
 
+# Rows that a transaction adds by the thousand, in the order in which they refer to each other.
+NEW_JOB = ("INSERT INTO job (job, state, attempt, priority, group_name, name, threads, memory, runtime, argv, cwd, umask,"
+           " stdout, stderr, restart, deliveries, date_submit, date_end)"
+           " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+NEW_RUN = ("INSERT INTO run (run, job, attempt, state, host, cpus, date_start, date_end, real, status, reason, record)"
+           " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
+NEW_EVENT = ("INSERT INTO event (job, attempt, code, n, date, note) VALUES (?, ?, ?, ?, ?, ?)"
+             " ON CONFLICT DO NOTHING")
+NEW_DELIVERY = ("INSERT INTO delivery (job, attempt, code, n, sink, target) VALUES (?, ?, ?, ?, ?, ?)"
+                " ON CONFLICT DO NOTHING")
+
+
 def to_column(text):
     """A text as it is stored: TEXT, or a BLOB of its bytes when these are not UTF-8. None stays None."""
     if text is None or text.isascii():
@@ -67,7 +79,7 @@ class _Transaction:
         self.queue, self.begin = queue, begin
 
     def __enter__(self):
-        self.queue.owes, self.queue.events, self.queue.deliveries = False, [], []
+        self.queue.start_over()
         try:
             self.queue.db.execute(self.begin)
         except sqlite3.Error as failure:
@@ -100,11 +112,17 @@ class _Transaction:
 
 
 class Queue:
-    """An open queue. `db` is its connection, for this package only. `owes`, `events`, `deliveries` belong to the
-    transaction that is open."""
+    """An open queue. `db` is its connection, for this package only. `owes` and `pending`, the rows by statement that
+    flush() writes, belong to the transaction that is open."""
 
     def __init__(self, path, db):
         self.path, self.db = path, db
+        self.start_over()
+
+    def start_over(self):
+        """Forget what a transaction that is over has left."""
+        self.owes = False
+        self.pending = {NEW_JOB: [], NEW_RUN: [], NEW_EVENT: [], NEW_DELIVERY: []}
 
     def transaction(self):
         """A context for changes: nobody else writes meanwhile. Raises Failure."""
@@ -125,21 +143,18 @@ class Queue:
             self.flush()
             n = self.db.execute("SELECT count(*) FROM event WHERE job = ? AND attempt = 0 AND code = ?",
                                 (job, code)).fetchone()[0]
-        self.events.append((job, attempt, code, n, date, to_column(note)))
+        self.pending[NEW_EVENT].append((job, attempt, code, n, date, to_column(note)))
         if deliveries:
-            self.deliveries += [(job, attempt, code, n, sink, to_column(target))
-                                for sink, target in outbox.owed(deliveries, code, state)]
+            self.pending[NEW_DELIVERY] += [(job, attempt, code, n, sink, to_column(target))
+                                           for sink, target in outbox.owed(deliveries, code, state)]
 
     def flush(self):
-        """Write the events and deliveries that were added: thousands at once cost half of what each alone costs."""
-        if self.events:
-            self.db.executemany("INSERT INTO event (job, attempt, code, n, date, note) VALUES (?, ?, ?, ?, ?, ?)"
-                                " ON CONFLICT DO NOTHING", self.events)
-        if self.deliveries:
-            self.owes = True
-            self.db.executemany("INSERT INTO delivery (job, attempt, code, n, sink, target)"
-                                " VALUES (?, ?, ?, ?, ?, ?) ON CONFLICT DO NOTHING", self.deliveries)
-        self.events, self.deliveries = [], []
+        """Write the rows that are pending: thousands at once cost half of what each alone costs."""
+        for statement, rows in self.pending.items():
+            if rows:
+                self.owes = self.owes or statement == NEW_DELIVERY
+                self.db.executemany(statement, rows)
+                rows.clear()
 
     def readers_delay_writers(self):
         """True when reading() keeps others from writing: with a rollback journal, on a network file system."""

@@ -53,7 +53,7 @@ def tell_dependents(queue, job, state):
 def queue_again(queue, job, host="", note=None, retried=0):
     """The job waits for its next attempt, on `host` only unless that is empty; `retried` counts against --retries."""
     queue.db.execute("UPDATE job SET state = 'queued', date_end = NULL, host = ?, note = ?, retried = retried + ?"
-                     " WHERE job = ?", (host, to_column(note), retried, job))
+                     " WHERE job = ?", (to_column(host), to_column(note), retried, job))
 
 
 def follow(queue, job, attempt, state):

@@ -9,13 +9,14 @@ unnecessary.
 import json
 
 from mxqlib import outbox, record
-from mxqlib.jobqueue import changes, to_column
+from mxqlib.jobqueue import NEW_JOB, NEW_RUN, changes, to_column
 
 NEW = "new"                     # the queue was changed
 KNOWN = "known"                 # it says so already
 CONTRADICTION = "contradiction"  # it says something else, for good
 
 _FINAL = ("finished", "failed", "killed")
+_AT_ONCE = 500                  # runs in one question; the least that SQLite ever allowed is 999
 
 
 def known_state(queue, run, line):
@@ -24,54 +25,116 @@ def known_state(queue, run, line):
     return (row[0], bool(row[1])) if row else (None, False)
 
 
-def take_running(queue, entry, line):
-    """Commit running record `entry`, whose JSON text is `line`: NEW, or KNOWN when it tells nothing new."""
-    job, attempt = entry["job"], entry["attempt"]
-    row = queue.db.execute("SELECT job, attempt, state, record = ? FROM run WHERE run = ?",
-                           (line, entry["run"])).fetchone()
-    if row is not None and (row[2] in _FINAL or row[2] == "lost" or row[3]):
-        return KNOWN
-    if row is None:
-        job, _ = _find_job(queue, entry, "running", None)
-        _insert_run(queue, job, entry, "running", line)
-    else:
-        job, attempt = row[:2]
-        queue.db.execute(
-            "UPDATE run SET state = 'running', host = ?, cpus = ?, date_start = ?, record = ? WHERE run = ?",
-            (to_column(entry["host"]), _cpus(entry), entry["date_start"], line, entry["run"]))
-    changes.follow(queue, job, attempt, "running")
-    _note_start(queue, job, attempt, entry)
-    return NEW
+class Batch:
+    """Records that are committed in one transaction, inside which all of this is called.
+
+    `runs`: the ids of all of them, each once. What the queue knows of them is asked at once, and most rows
+    are written at the end, as one by one they would cost twice as much.
+    """
+
+    def __init__(self, queue, runs):
+        self.queue, self._known, self._next_job = queue, {}, None
+        for at in range(0, len(runs), _AT_ONCE):
+            part = runs[at:at + _AT_ONCE]
+            for row in queue.db.execute(
+                    "SELECT run, job, attempt, state, status, reason, CASE WHEN state = 'running' THEN record END"
+                    " FROM run WHERE run IN (%s)" % ", ".join("?" * len(part)), part):
+                self._known[row[0]] = row[1:]
+
+    def take(self, entry, line):
+        """Commit record `entry`, whose JSON text is `line`. Returns NEW, KNOWN or CONTRADICTION."""
+        if entry["state"] == record.ENDED:
+            return self._take_outcome(entry, line)
+        return self._take_running(entry, line)
+
+    def _take_running(self, entry, line):
+        row = self._known.get(entry["run"])
+        if row is not None and (row[2] in _FINAL or row[2] == "lost" or row[5] == line):
+            return KNOWN
+        if row is None:
+            job, attempt = self._find_job(entry, "running", None)[0], entry["attempt"]
+            self._add_run(job, entry, "running", line)
+            self.queue.flush()
+        else:
+            job, attempt = row[:2]
+            self.queue.db.execute(
+                "UPDATE run SET state = 'running', host = ?, cpus = ?, date_start = ?, record = ? WHERE run = ?",
+                (to_column(entry["host"]), _cpus(entry), entry["date_start"], line, entry["run"]))
+        changes.follow(self.queue, job, attempt, "running")
+        self._note_start(job, attempt, entry)
+        return NEW
+
+    def _take_outcome(self, entry, line):
+        state = record.state_of(entry)
+        row = self._known.get(entry["run"])
+        made = False
+        if row is None:
+            attempt = entry["attempt"]
+            job, made = self._find_job(entry, state, _date(entry))
+            self._add_run(job, entry, state, line)
+        else:
+            job, attempt, before = row[:3]
+            if before in _FINAL:
+                return KNOWN if row[3:5] == (entry["status"], entry["reason"]) else CONTRADICTION
+            if before == state:
+                return KNOWN        # lost, and nothing better is known now
+            self.queue.db.execute(
+                "UPDATE run SET state = ?, host = ?, cpus = ?, date_start = ?, date_end = ?, real = ?, status = ?,"
+                " reason = ?, record = ? WHERE run = ?",
+                (state, to_column(entry["host"]), _cpus(entry), entry["date_start"], _date(entry), entry["real"],
+                 entry["status"], entry["reason"], line, entry["run"]))
+        self._note_start(job, attempt, entry)
+        # A job that was made as it ended has nobody who waits for it, and nothing follows.
+        code = _code(entry) if made and state != "lost" else _conclude(self.queue, job, attempt, state, entry)
+        self.queue.add_event(job, attempt, code, _date(entry), None, state, entry.get("deliveries"))
+        return NEW
+
+    def _note_start(self, job, attempt, entry):
+        if entry["date_start"]:
+            self.queue.add_event(job, attempt, outbox.EXECUTE, entry["date_start"], None, "running",
+                                 entry.get("deliveries"))
+
+    def _add_run(self, job, entry, state, line):
+        ended = entry["state"] == record.ENDED
+        self.queue.pending[NEW_RUN].append(
+            (entry["run"], job, entry["attempt"], state, to_column(entry["host"]), _cpus(entry), entry["date_start"],
+             _date(entry) if ended else None, entry["real"] if ended else None, entry["status"] if ended else None,
+             entry["reason"] if ended else None, line))
+
+    def _find_job(self, entry, state, date_end):
+        """(number, made) of the job that a run unknown to the queue belongs to; it is made when it is unknown too.
+
+        A run of a wrapper gets the next number; a run of a queue that was lost keeps the one it has.
+        """
+        number = entry["job"] if record.job_and_attempt(entry["run"]) else None
+        if number is None:
+            number = self._take_number()
+        else:
+            self.queue.flush()
+            if self.queue.db.execute("SELECT 1 FROM job WHERE job = ?", (number,)).fetchone():
+                return number, False
+            self._next_job = None       # this number may be above all others
+        deliveries = entry.get("deliveries")
+        submitted = entry.get("date_submit") or entry["date_start"] or entry.get("date_done") or _NEVER
+        self.queue.pending[NEW_JOB].append(
+            (number, state, entry["attempt"], _or(entry.get("priority"), 127), to_column(entry["group"]),
+             to_column(entry["name"]), entry["threads"], entry.get("memory") or 0, entry.get("runtime") or 0,
+             record.to_json(entry["argv"]), to_column(entry["cwd"]), entry["umask"], to_column(entry.get("stdout")),
+             to_column(entry.get("stderr")), entry.get("restart") or "never",
+             record.to_json(deliveries) if deliveries else None, submitted, date_end))
+        self.queue.add_event(number, 0, outbox.SUBMIT, submitted, None, state, deliveries)
+        return number, True
+
+    def _take_number(self):
+        if self._next_job is None:
+            self.queue.flush()
+            row = self.queue.db.execute("SELECT seq FROM sqlite_sequence WHERE name = 'job'").fetchone()
+            self._next_job = row[0] + 1 if row else 1
+        self._next_job += 1
+        return self._next_job - 1
 
 
-def take_outcome(queue, entry, line):
-    """Commit ended record `entry`, whose JSON text is `line`: NEW, KNOWN or CONTRADICTION."""
-    state = record.state_of(entry)
-    row = queue.db.execute("SELECT job, attempt, state, status, reason FROM run WHERE run = ?",
-                           (entry["run"],)).fetchone()
-    made = False
-    if row is None:
-        attempt = entry["attempt"]
-        job, made = _find_job(queue, entry, state, _date(entry))
-        _insert_run(queue, job, entry, state, line)
-    else:
-        job, attempt, before = row[:3]
-        if before in _FINAL:
-            return KNOWN if row[3:] == (entry["status"], entry["reason"]) else CONTRADICTION
-        if before == state:
-            return KNOWN        # lost, and nothing better is known now
-        queue.db.execute(
-            "UPDATE run SET state = ?, host = ?, cpus = ?, date_start = ?, date_end = ?, real = ?, status = ?,"
-            " reason = ?, record = ? WHERE run = ?",
-            (state, to_column(entry["host"]), _cpus(entry), entry["date_start"], _date(entry), entry["real"],
-             entry["status"], entry["reason"], line, entry["run"]))
-    _note_start(queue, job, attempt, entry)
-    if made and state != "lost":
-        code = _code(entry)     # the job was made as it ended, nobody waits for it and nothing follows
-    else:
-        code = _conclude(queue, job, attempt, state, entry)
-    queue.add_event(job, attempt, code, _date(entry), None, state, entry.get("deliveries"))
-    return NEW
+_NEVER = "1970-01-01T00:00:00.000000Z"      # the date of a run that has none: MAIN never got past the gate
 
 
 def _date(entry):
@@ -83,64 +146,23 @@ def _cpus(entry):
     return None if cpus is None else json.dumps(cpus)
 
 
-def _note_start(queue, job, attempt, entry):
-    if entry["date_start"]:
-        queue.add_event(job, attempt, outbox.EXECUTE, entry["date_start"], None, "running",
-                          entry.get("deliveries"))
-
-
-def _insert_run(queue, job, entry, state, line):
-    ended = entry["state"] == record.ENDED
-    queue.db.execute(
-        "INSERT INTO run (run, job, attempt, state, host, cpus, date_start, date_end, real, status, reason, record)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (entry["run"], job, entry["attempt"], state, to_column(entry["host"]), _cpus(entry), entry["date_start"],
-         _date(entry) if ended else None, entry["real"] if ended else None, entry["status"] if ended else None,
-         entry["reason"] if ended else None, line))
-
-
-def _find_job(queue, entry, state, date_end):
-    """(number, made) of the job that a run unknown to the queue belongs to; it is made when it is unknown too.
-
-    A run of a wrapper gets the next number; a run of a queue that was lost keeps the one it has.
-    """
-    number = record.job_and_attempt(entry["run"]) and entry["job"]
-    if number and queue.db.execute("SELECT 1 FROM job WHERE job = ?", (number,)).fetchone():
-        return number, False
-    deliveries = entry.get("deliveries")
-    submitted = entry.get("date_submit") or entry["date_start"] or _date_of_running(entry)
-    number = queue.db.execute(
-        "INSERT INTO job (job, state, attempt, priority, group_name, name, threads, memory, runtime, argv, cwd,"
-        " umask, stdout, stderr, restart, deliveries, date_submit, date_end)"
-        " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        (number, state, entry["attempt"], _or(entry.get("priority"), 127), to_column(entry["group"]),
-         to_column(entry["name"]), entry["threads"], entry.get("memory") or 0, entry.get("runtime") or 0,
-         record.to_json(entry["argv"]), to_column(entry["cwd"]), entry["umask"], to_column(entry.get("stdout")),
-         to_column(entry.get("stderr")), entry.get("restart") or "never",
-         record.to_json(deliveries) if deliveries else None, submitted, date_end)).lastrowid
-    queue.add_event(number, 0, outbox.SUBMIT, submitted, None, state, deliveries)
-    return number, True
-
-
 def _or(value, default):
     return default if value is None else value
 
 
-def _date_of_running(entry):
-    # A record without any date of its own: the running one of a MAIN that never got past the gate.
-    return entry.get("date_done") or "1970-01-01T00:00:00.000000Z"
+def _code(entry):
+    return outbox.TERMINATED if entry["status"] is not None else outbox.ABORTED
 
 
 def _conclude(queue, job, attempt, state, entry):
     """What the outcome of run `attempt` means for its job. Returns the code of the run's event.
 
-    | the job                  | finished   | failed            | killed | lost                |
-    | its run `attempt` is the highest, loaded, running or lost:
-    |                          | finished   | retry, or failed  | killed | restart, or lost    |
-    | it waits for the next attempt, or is cancelled:
-    |                          | finished   | as it is          | as it is | as it is          |
-    | a higher attempt exists:   as it is
+    | the job                                       | finished | failed           | killed   | lost             |
+    | its highest attempt is this run, not over yet | finished | again, or failed | killed   | again, or lost   |
+    | it waits for the next one, or is cancelled    | finished | as it is         | as it is | as it is         |
+    | it has a higher attempt                       | as it is | as it is         | as it is | as it is         |
     """
+    queue.flush()
     row = queue.db.execute("SELECT attempt, state, restart, retries - retried FROM job WHERE job = ?",
                            (job,)).fetchone()
     highest, now, restart, retries_left = row
@@ -159,7 +181,3 @@ def _conclude(queue, job, attempt, state, entry):
         return outbox.EVICTED
     changes.end_job(queue, job, state, _date(entry))
     return _code(entry)
-
-
-def _code(entry):
-    return outbox.TERMINATED if entry["status"] is not None else outbox.ABORTED
