@@ -4,8 +4,8 @@ from tests.harness import processes
 from tests.harness.sandbox import TREE, read_until, wait_for
 
 PROBES = TREE / "tests" / "cli" / "probes"
-CATCH, IGNORE, ESCAPE, FORKS, EAT = (
-    PROBES / name for name in ("catch", "ignore", "escape", "forks", "eat"))
+CATCH, COUNT, IGNORE, ESCAPE, FORKS, EAT = (
+    PROBES / name for name in ("catch", "count", "ignore", "escape", "forks", "eat"))
 HELD = ("mxq-main", "mxq-reaper")       # what MAIN is called until it is the command
 
 
