@@ -90,8 +90,9 @@ class Process:
 _outer = None       # in a pid namespace that /proc does not belong to: our pid -> the pid that /proc knows
 
 
-def _foreign():
-    return os.readlink("/proc/self") != str(os.getpid())
+def has_own_proc():
+    """True when /proc shows the processes of our own pid namespace. Raises OSError when there is no /proc at all."""
+    return os.readlink("/proc/self") == str(os.getpid())
 
 
 def _entry(pid):
@@ -111,7 +112,7 @@ def check_proc():
     NSpid line (proc(5), /proc/PID/status).
     """
     global _outer
-    _outer = {} if _foreign() else None
+    _outer = None if has_own_proc() else {}
 
 
 def _inner(outer):

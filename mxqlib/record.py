@@ -93,6 +93,21 @@ def split_status(status):
 
 # ---- reading ----
 
+def skim(data):
+    """(state, host) of a record in `data` (bytes) that has the form encode() gives it, or None; nothing is checked.
+
+    For those who look for their own among thousands: a fiftieth of decode().
+    """
+    if not data.startswith(_START) or not data.endswith(b"}\n"):
+        return None
+    state, _, rest = data[len(_START):].partition(b'"')
+    host, quote, _ = rest.partition(b'"host":"')[2].partition(b'"')     # a quote within a text is escaped
+    return (state.decode("ascii"), host.decode("ascii")) if quote and state.isalpha() and b"\\" not in host else None
+
+
+_START = b'{"format":1,"state":"'
+
+
 def _text(value):
     return value.__class__ is str and "\0" not in value and (value.isascii() or _is_bytes(value))
 

@@ -186,13 +186,17 @@ def read_job(queue, job):
 
 
 def give_back(queue, run):
-    """A loaded run that cannot have been started: its job waits again, for its next attempt."""
-    row = queue.db.execute("SELECT job, attempt FROM run WHERE run = ? AND state = 'loaded'", (run,)).fetchone()
+    """A run that cannot have been executed: its job waits again, for its next attempt.
+
+    It is loaded, or running when somebody committed a record that was withdrawn since.
+    """
+    row = queue.db.execute("SELECT job, attempt FROM run WHERE run = ? AND state IN ('loaded', 'running')",
+                           (run,)).fetchone()
     if row is None:
         return False
     queue.db.execute("UPDATE run SET state = 'cancelled', date_end = ? WHERE run = ?", (clock.iso(), run))
     now, highest = queue.db.execute("SELECT state, attempt FROM job WHERE job = ?", row[:1]).fetchone()
-    if now == "loaded" and highest == row[1]:
+    if now in ("loaded", "running") and highest == row[1]:
         queue.db.execute("UPDATE job SET state = 'queued', note = ? WHERE job = ?",
                          ("run %s was given back, it was not started" % run, row[0]))
     return True

@@ -13,11 +13,11 @@ from tests.meta.source import closure, list_imports, list_modules, list_own_impo
 # ends by a signal. Words that know the database lie above those that a reaper needs.
 LAYERS = (
     ("base", "exits units clock signals cli"),
-    ("system", "durable process child"),
+    ("system", "durable process census child"),
     ("words of the spool", "place record spool outcome outer request lock "
-                          "wire attempt reaper front tree watcher table progress"),
+                          "wire attempt reaper front tree kin watcher table progress"),
     ("words of the queue", "jobqueue schema intake outbox delivery "
-                          "capacity crew runner targets kill listing detail"),
+                          "capacity crew runner adoption targets kill listing detail"),
     ("commands", "reap collect ls adopt sub run wait ctl"),
 )
 RANKS = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names.split()}
