@@ -121,7 +121,7 @@ def _fork_main(attempt, reaper, reservation):
     # Should front and reaper both die before the gate opens, MAIN alone knows that nothing was executed.
     attempt.launch.refused = lambda: withdraw(attempt.spool, attempt.entry["run"], me)
     outside, gate = os.pipe()
-    reaper.maxrss_floor_kib = child.own_maxrss_kib()
+    reaper.maxrss_floor_kib = child.maxrss_floor_kib()
     reaper.main = child.fork()
     if reaper.main == 0:
         os.close(gate)              # or the gate would never close when the reaper dies

@@ -63,9 +63,10 @@ _USAGE = ("ru_utime ru_stime ru_maxrss ru_ixrss ru_idrss ru_isrss ru_minflt ru_m
           "ru_inblock ru_oublock ru_msgsnd ru_msgrcv ru_nsignals ru_nvcsw ru_nivcsw").split()
 
 
-def own_maxrss_kib():
-    """Largest resident size of this process so far in KiB: a child starts with it in its ru_maxrss."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+def maxrss_floor_kib():
+    """What ru_maxrss of any child is at least, in KiB: it is forked from this process and counts what that has used
+    so far, and touches some more before the exec."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss + 1024
 
 
 # ---- wait ----

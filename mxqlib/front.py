@@ -210,7 +210,7 @@ class Front:
         entry["reaper"] = entry["front"]
         reaper.main, reaper.started_s = self.told.main.pid, self.told.started_s
         reaper.reason, reaper.time_killed = self.told.facts.get("reason"), "time-killed" in self.told.facts
-        reaper.maxrss_floor_kib = child.own_maxrss_kib()
+        reaper.maxrss_floor_kib = child.maxrss_floor_kib()
         if "ended" in self.told.facts:
             status, reaper.date_end, real_s = self.told.facts["ended"].split()
             reaper.status, reaper.real_s = int(status), float(real_s)

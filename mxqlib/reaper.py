@@ -93,6 +93,7 @@ class Reaper(_Facts):
         """Return when MAIN and all that it left behind have ended, or only survivors are left."""
         while self.look():
             info = self.wait(self._pause_s())
+            self.look()                 # what has ended before a signal or a limit came was not ended by it
             if info is not None:
                 self.receive(info)
             self._do_what_is_due()
