@@ -47,9 +47,9 @@ def main(argv):
         signals.block(signals.CATCHABLE)
         process.become_subreaper()
         crew.prepare(min(room.threads, _READY))
-    from mxqlib.runner import Runner        # the database comes with it
-    runner = Runner(base, values, room, crew)
+    from mxqlib.dispatch import Dispatcher        # the database comes with it
+    work = Dispatcher(base, values, room, crew)
     try:
-        return runner.stay() if values.wait else runner.start_and_leave()
+        return work.stay() if values.wait else work.start_and_leave()
     finally:
-        runner.close()
+        work.close()

@@ -20,7 +20,7 @@ _COMMIT_S, _BATCH = 0.1, 100   # when outcomes of ours are committed, at the lat
 _LONGEST_PAUSE_S = 30.0     # after a failed start or a locked queue
 
 
-class Runner:
+class Dispatcher:
     """One mxq-run. `values` are its options, `room` a capacity.Capacity, `crew` a Crew."""
 
     def __init__(self, base, values, room, crew):
@@ -188,10 +188,10 @@ def iter_ended(crew):
 class _Stay:
     """The loop of --wait."""
 
-    def __init__(self, runner):
-        self.runner, self.crew = runner, runner.crew
-        self.intake = Intake(runner.spool, lambda: runner.queue)
-        self.intake.queue = runner.queue
+    def __init__(self, work):
+        self.work, self.crew = work, work.crew
+        self.intake = Intake(work.spool, lambda: work.queue)
+        self.intake.queue = work.queue
         self.progress = Progress()
         self.draining = self.leaving = False
         self.kill_at_s = None
@@ -233,7 +233,7 @@ class _Stay:
         elif number == signals.INT:
             self.draining = True
             self.crew.signal(signals.USR1)
-            self.kill_at_s = clock.boot_s() + self.runner.grace_s
+            self.kill_at_s = clock.boot_s() + self.work.grace_s
         elif number in (signals.QUIT, signals.HUP):
             self.leaving = True
         elif number == signals.TSTP:
@@ -248,7 +248,7 @@ class _Stay:
             self.done += 1
             self.failed += member.told.facts["ended"].split()[0] != "0" or "reason" in member.told.facts
             self.names.append(run + ".json")
-        elif member is not None and self.runner.is_unstarted(member):
+        elif member is not None and self.work.is_unstarted(member):
             self.unstarted.append(run)
         elif self.crew.take_over(run):
             warn("%s: its reaper died; process %d goes on in its place" % (run, max(self.crew.watched)))
@@ -282,7 +282,7 @@ class _Stay:
     def _commit(self, now):
         """Put the outcomes of our runs into the queue, now and then those of others too."""
         if self.unstarted:
-            self.runner.give_back(self.unstarted)
+            self.work.give_back(self.unstarted)
             self.unstarted = []
             # A start that failed would fail again at once: a full disk, no processes.
             raise Failure(exits.TEMPFAIL, "a run could not be started and was given back")
@@ -302,29 +302,29 @@ class _Stay:
         self.look_at_s = now + _LOOK_S
         if self.draining:
             return
-        if self.runner.drained() is None:
-            self.runner.start_what_fits(set(self.names))
+        if self.work.drained() is None:
+            self.work.start_what_fits(set(self.names))
         self._show()
 
     def _show(self):
         if self.progress.is_due():
-            with self.runner.queue.reading():
-                waiting = jobs.count_waiting(self.runner.queue)[0]
+            with self.work.queue.reading():
+                waiting = jobs.count_waiting(self.work.queue)[0]
             self.progress.show(self.done, self.failed, self.crew.busy, waiting)
 
     def _conclude(self):
         """Nothing of ours runs: the exit status, or None when there may be something to start later."""
-        runner = self.runner
+        work = self.work
         if self.draining:
             return exits.OK
-        why = runner.drained()
-        with runner.queue.reading():
-            waiting, dependent = jobs.count_waiting(runner.queue)
-            claimable = next(iter(jobs.kinds(runner.queue, runner.host)), None) is not None
-            active = bool(jobs.active(runner.queue))
+        why = work.drained()
+        with work.queue.reading():
+            waiting, dependent = jobs.count_waiting(work.queue)
+            claimable = next(iter(jobs.kinds(work.queue, work.host)), None) is not None
+            active = bool(jobs.active(work.queue))
         if waiting and why is not None:
             warn("%d jobs are left: nothing is started here: %s" % (waiting, why))
             return exits.TEMPFAIL
         if claimable:
-            return exits.UNAVAILABLE if runner.report_misfits() else None
+            return exits.UNAVAILABLE if work.report_misfits() else None
         return None if dependent and active else exits.OK
