@@ -30,7 +30,7 @@ SQL = re.compile(r"\s*(SELECT|INSERT|UPDATE|DELETE|REPLACE|CREATE|DROP|ALTER|PRA
                  r"|RELEASE|ATTACH|VACUUM|ANALYZE|WITH|VALUES)\b")
 # How durable a place can be is a question of its file system; all else in /proc is about processes.
 TEXTS = {
-    r"(?!/proc/self/mount)\s*/proc\b.*": "process census child",
+    r"(?!/proc/self/mount)/proc(/.*)?": "process census child",
     r"/proc/self/mount.*": "durable",
 }
 
