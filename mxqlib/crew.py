@@ -51,6 +51,7 @@ class Crew:
         self.user = request.user_name()
         self.members = {}           # pid -> Member
         self.watched = {}           # pid of a watcher -> Watch
+        self.errand = None          # pid of a command that was sent()
         gc.disable()                # a collection in a child would copy what is shared
 
     @property
@@ -179,6 +180,8 @@ class Crew:
 
     def _reap_one(self, pid, ended):
         child.reap(pid)
+        if pid == self.errand:
+            self.errand = None
         member, watch = self.members.pop(pid, None), self.watched.pop(pid, None)
         if member is not None:
             member.told.listen()
@@ -224,6 +227,13 @@ class Crew:
             if found is not None:
                 process.send(found, number)
 
+    def send(self, argv):
+        """Start a command of ours beside the reapers; `errand` is its pid until it has ended. Raises OSError."""
+        pid = child.fork()
+        if pid == 0:
+            child.end_with(lambda: _execute(argv))
+        self.errand = pid
+
     def dismiss(self):
         """Let the reapers go: those without a run end now, the others after theirs."""
         for member in self.members.values():
@@ -232,6 +242,11 @@ class Crew:
             signals.wait((signals.CHLD, signals.IO), 1)
             self.listen()
             self.reap()
+
+
+def _execute(argv):
+    signals.restore_job(())
+    raise child.execute(argv, dict(os.environb))
 
 
 # ---- the reaper's side ----

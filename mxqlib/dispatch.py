@@ -6,8 +6,9 @@ transaction of the claim, so no two mxq-runs fill the same gap.
 """
 
 import os
+import sys
 
-from mxqlib import capacity, child, clock, exits, jobqueue, lock, place, process, record, signals
+from mxqlib import capacity, child, clock, exits, jobqueue, lock, outbox, place, process, record, signals
 from mxqlib.attempt import withdraw
 from mxqlib.cli import Failure, step, warn
 from mxqlib.intake import Intake
@@ -17,6 +18,7 @@ from mxqlib.progress import Progress
 _LOOK_S = 1.0               # how often --wait looks for jobs that others put into the queue or that fit by now
 _COLLECT_S = 10.0           # how often it looks for records of others
 _COMMIT_S, _BATCH = 0.1, 100   # when outcomes of ours are committed, at the latest
+_COLLECT = os.path.join(os.path.dirname(os.path.abspath(sys.argv[0])), "mxq-collect")
 _LONGEST_PAUSE_S = 30.0     # after a failed start or a locked queue
 
 
@@ -198,6 +200,7 @@ class _Stay:
         self.retry_at_s, self.pause_s = 0.0, 0.1
         self.look_at_s = self.collect_at_s = self.commit_at_s = 0.0
         self.done = self.failed = 0
+        self.deliver_at_s = 0.0     # None: all that is owed was tried after the last commit
         self.names = []             # records of our runs to be committed
         self.unstarted = []         # runs to be given back
 
@@ -269,6 +272,7 @@ class _Stay:
             if now >= self.look_at_s:
                 self._start(now)
             self._commit(now)
+            self._deliver(now)
             if not self.crew.busy and not self.names:
                 return self._conclude()
             self.pause_s = 0.1
@@ -295,8 +299,19 @@ class _Stay:
             return
         if self.names and not self.crew.busy:
             self.look_at_s = 0.0        # what waited for these may be started now
+        if self.names and self.deliver_at_s is None:
+            self.deliver_at_s = now + _LOOK_S
         self.names = []
         self.commit_at_s = now + _COMMIT_S
+
+    def _deliver(self, now):
+        """Have what is owed delivered by a process of its own: a mailer that hangs delays nobody."""
+        if self.crew.errand is not None or self.deliver_at_s is None:
+            return
+        if now >= self.deliver_at_s or not self.crew.busy:
+            self.deliver_at_s = None
+            if outbox.may_owe(self.work.queue.path):
+                self.crew.send([_COLLECT, "-d", self.work.base, "--deliver"])
 
     def _start(self, now):
         self.look_at_s = now + _LOOK_S
@@ -315,6 +330,8 @@ class _Stay:
     def _conclude(self):
         """Nothing of ours runs: the exit status, or None when there may be something to start later."""
         work = self.work
+        if self.crew.errand is not None:
+            return None
         if self.draining:
             return exits.OK
         why = work.drained()

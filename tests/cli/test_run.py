@@ -292,6 +292,25 @@ def test_dependent_jobs_and_retries_are_waited_for(sandbox):
         ("1.1", "failed"), ("1.2", "finished"), ("2.1", "finished")]
 
 
+def test_what_is_owed_is_delivered_before_it_returns(sandbox):
+    log = os.path.join(sandbox.home, "log")
+    submit(sandbox, "--mail", "somebody@example.org", "--log", log, "false")
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert len(sandbox.mails()) == 1
+    with open(log, encoding="utf-8") as events:
+        assert [line[:3] for line in events if line[:3] in ("000", "001", "005")] == ["000", "001", "005"]
+
+
+def test_a_mailer_that_hangs_delays_no_job(sandbox):
+    submit(sandbox, "--mail", "somebody@example.org", "false")
+    submit(sandbox, "touch", os.path.join(sandbox.home, "done"))
+    run = sandbox.spawn("mxq-run", "-j", "1", "--wait", env={"MXQ_SENDMAIL": "exec sleep 1000"})
+    sandbox.wait_for(lambda: set(states(sandbox).values()) == {"failed", "finished"})
+    run.send_signal(signal.SIGQUIT)
+    assert run.wait(timeout=20) == 0
+    sandbox.kill_all()
+
+
 def test_bad_options(sandbox):
     for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
         done = sandbox.run("mxq-run", *words)
