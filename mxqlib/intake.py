@@ -83,10 +83,10 @@ class Intake:
                     continue
                 names.append(found.name)
                 if len(names) == BATCH:
-                    yield sorted(names)     # ids of wrapper runs sort by time: job numbers do too
+                    yield sorted(names, key=_in_order)
                     names = []
         if names:
-            yield sorted(names)
+            yield sorted(names, key=_in_order)
 
     # ---- a batch ----
 
@@ -282,6 +282,11 @@ class Intake:
         error(text)
         if self.status in (exits.OK, exits.DATA):
             self.status = status
+
+
+def _in_order(name):
+    # Runs that have a job number first, so that none of the others is given theirs; the others' ids sort by time.
+    return record.job_and_attempt(name[:-5]) is None, name
 
 
 def _unlink(path):

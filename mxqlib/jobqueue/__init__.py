@@ -34,8 +34,8 @@ _STATUSES = (
 
 
 # Rows that a transaction adds by the thousand, in the order in which they refer to each other.
-NEW_JOB = ("INSERT INTO job (job, state, attempt, priority, group_name, name, threads, memory, runtime, argv, cwd, umask,"
-           " stdout, stderr, restart, deliveries, date_submit, date_end)"
+NEW_JOB = ("INSERT INTO job (job, state, attempt, priority, group_name, name, threads, memory, runtime, argv, cwd,"
+           " umask, stdout, stderr, restart, deliveries, date_submit, date_end)"
            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")
 NEW_RUN = ("INSERT INTO run (run, job, attempt, state, host, cpus, date_start, date_end, real, status, reason, record)"
            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)")

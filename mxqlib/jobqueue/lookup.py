@@ -50,6 +50,12 @@ def find_run(queue, run):
     return row and Run(row)
 
 
+def running_record(queue, run):
+    """The text of the running record of a run that has no outcome; None when it has one, or is not known."""
+    row = queue.db.execute("SELECT record FROM run WHERE run = ? AND state = 'running'", (run,)).fetchone()
+    return row and from_column(row[0])
+
+
 def runs_of(queue, number):
     """All Runs of a job, the last attempt first."""
     return [Run(row) for row in queue.db.execute(_RUN + "WHERE job = ? ORDER BY attempt DESC", (number,))]

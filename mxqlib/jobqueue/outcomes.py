@@ -104,16 +104,27 @@ class Batch:
     def _find_job(self, entry, state, date_end):
         """(number, made) of the job that a run unknown to the queue belongs to; it is made when it is unknown too.
 
-        A run of a wrapper gets the next number; a run of a queue that was lost keeps the one it has.
+        A run of a wrapper gets the next number; a run of a queue that was lost keeps the one it has, unless a
+        queue that was made anew, or restored from an older copy, has given that to another job.
         """
         number = entry["job"] if record.job_and_attempt(entry["run"]) else None
+        if number is not None:
+            self.queue.flush()
+            row = self.queue.db.execute(
+                "SELECT date_submit, EXISTS (SELECT 1 FROM run WHERE run.job = job.job AND attempt = ?)"
+                " FROM job WHERE job = ?", (entry["attempt"], number)).fetchone()
+            if row and not row[1] and (row[0] == entry.get("date_submit") or None in (row[0], entry.get("date_submit"))):
+                return number, False
+            if row:
+                number = None
+            else:
+                self._next_job = None       # this number may be above all others
         if number is None:
             number = self._take_number()
-        else:
-            self.queue.flush()
-            if self.queue.db.execute("SELECT 1 FROM job WHERE job = ?", (number,)).fetchone():
-                return number, False
-            self._next_job = None       # this number may be above all others
+        self._add_job(number, entry, state, date_end)
+        return number, True
+
+    def _add_job(self, number, entry, state, date_end):
         deliveries = entry.get("deliveries")
         submitted = entry.get("date_submit") or entry["date_start"] or entry.get("date_done") or _NEVER
         self.queue.pending[NEW_JOB].append(
@@ -123,7 +134,6 @@ class Batch:
              to_column(entry.get("stderr")), entry.get("restart") or "never",
              record.to_json(deliveries) if deliveries else None, submitted, date_end))
         self.queue.add_event(number, 0, outbox.SUBMIT, submitted, None, state, deliveries)
-        return number, True
 
     def _take_number(self):
         if self._next_job is None:
