@@ -221,7 +221,9 @@ class Reservation:
         The reserved file is used until its fsync fails or it is gone; then a fresh one is written.
         """
         if self.fd is None:
-            return replace(target, data)
+            replace(target, data)
+            discard(self.path)      # it may be back: gone was perhaps only the way to it
+            return
         try:
             os.lseek(self.fd, 0, os.SEEK_SET)
             write_all(self.fd, data)
@@ -237,6 +239,9 @@ class Reservation:
             raise
         try:
             os.rename(self.path, target)
+        except FileNotFoundError:   # somebody removed it
+            self.drop()
+            return self.publish(target, data)
         except OSError:
             self._give_up_if_gone()
             raise
