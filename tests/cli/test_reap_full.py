@@ -104,6 +104,7 @@ class Stuck:
             os.kill(self.reaper, signal.SIGKILL)
             wait_for(lambda: sandbox.record()["reaper"]["pid"] == self.reap.pid)
             self.reaper = self.reap.pid
+            wait_for(lambda: processes.state(self.reaper) == "S")       # the directory is synced
             assert "going on in its place" in self.reap.stderr.readline()
         sandbox.runs.rename(sandbox.spool / "away")
         sandbox.runs.write_text("in the way")

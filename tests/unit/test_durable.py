@@ -72,10 +72,24 @@ def test_room_that_was_reserved_takes_the_record_and_its_name_is_gone(tmp_path):
 def test_room_that_was_taken_away_is_done_without(tmp_path):
     room = durable.Reservation(str(tmp_path / ".run"), 1000)
     (tmp_path / ".run").unlink()
-    with pytest.raises(OSError):
-        room.publish(str(tmp_path / "run.json"), b"record\n")
     room.publish(str(tmp_path / "run.json"), b"record\n")
     assert (tmp_path / "run.json").read_bytes() == b"record\n"
+
+
+def test_room_that_is_out_of_reach_for_a_while_is_not_left_behind(tmp_path):
+    runs, away = tmp_path / "runs", tmp_path / "away"
+    runs.mkdir()
+    room = durable.Reservation(str(runs / ".run"), 1000)
+    runs.rename(away)
+    for there in (lambda: None, lambda: runs.write_text("in the way")):
+        there()
+        with pytest.raises(OSError):
+            room.publish(str(runs / "run.json"), b"record\n")
+    runs.unlink()
+    away.rename(runs)
+    room.publish(str(runs / "run.json"), b"record\n")
+    assert (runs / "run.json").read_bytes() == b"record\n"
+    assert os.listdir(runs) == ["run.json"]
 
 
 def test_room_that_is_not_there_is_refused(tmp_path):
