@@ -286,7 +286,12 @@ def _set_journal(db, wanted, busy_s):
 
 
 def _needs_migration(db, path):
-    application, version, used = schema.versions(db)
+    if db.in_transaction:
+        application, version, used = schema.versions(db)
+    else:
+        db.execute("BEGIN")         # one look: somebody may be making it between one answer and the next
+        application, version, used = schema.versions(db)
+        db.execute("COMMIT")
     if application != schema.APPLICATION_ID and (application or version or used):
         raise Failure(exits.UNAVAILABLE, "%s is a database, but not a queue of MXQ" % path)
     if version > schema.VERSION:

@@ -61,7 +61,7 @@ def submit(queue, fields, commands, state="queued", after=(), encode=record.to_j
         queue.owes = queue.owes or last >= first
         queue.db.execute(
             "INSERT INTO delivery (job, attempt, code, n, sink, target) SELECT job, attempt, code, n, ?, ? FROM event"
-            " WHERE job BETWEEN ? AND ? ORDER BY job, code", (sink, to_column(target), first, last))
+            " WHERE job BETWEEN ? AND ? ORDER BY job, attempt, code", (sink, to_column(target), first, last))
     for number in after:
         queue.db.execute("INSERT OR IGNORE INTO dependency (job, after) SELECT job, ? FROM job"
                          " WHERE job BETWEEN ? AND ?", (number, first, last))
