@@ -50,12 +50,14 @@ def _line(words):
     return printable(words)[:1000]
 
 
+# Hosts have a port, 0 for none: condor_userlog(1) dies of a host without one.
+
 def _submitted(due):
-    return ["Job submitted from host: <%s>" % _host(), "    " + _id(due), "    Name: " + _line(due.name)]
+    return ["Job submitted from host: <%s:0>" % _host(), "    " + _id(due), "    Name: " + _line(due.name)]
 
 
 def _executing(due):
-    return ["Job executing on host: <%s>" % _line(due.entry.get("host") or _host()), "\t" + _id(due)]
+    return ["Job executing on host: <%s:0>" % _line(due.entry.get("host") or _host()), "\t" + _id(due)]
 
 
 def _terminated(due):

@@ -49,7 +49,8 @@ def message(due, user):
         mail["X-MXQ-Event"] = due.event
         mail["X-MXQ-State"] = _state(due)
         mail.set_content(body(due), charset="utf-8")
-        return mail.as_bytes(policy=kind)
+        # Some readers look for an id on the line of its name only, where the module would break a long one.
+        return mail.as_bytes(policy=kind).replace(b"\nMessage-ID:\n ", b"\nMessage-ID: ", 1)
     except (ValueError, IndexError, UnicodeError) as failure:
         raise Undelivered("cannot make a mail to %s: %s" % (printable(due.target), failure)) from None
 

@@ -44,13 +44,13 @@ def test_the_life_of_a_job():
     ended = records.make_ended("17.1", 3 << 8, threads=2, memory=1 << 30)
     ended["rusage"].update(utime=93784.9, stime=1.0)
     assert "".join(text(code, ended if code == 1 else None) for code in (0, 12, 13, 1)).split("\n") == [
-        "000 (017.000.000) 2026-11-30 17:46:27 Job submitted from host: <%s>" % log.process.context()["host"],
+        "000 (017.000.000) 2026-11-30 17:46:27 Job submitted from host: <%s:0>" % log.process.context()["host"],
         '    MxqEvent = "17/000"', "    Name: make", "...",
         "012 (017.000.000) 2026-11-30 17:46:27 Job was held.", '\theld by the user (MxqEvent = "17/012")',
         "\tCode 1 Subcode 0", "...",
         "013 (017.000.000) 2026-11-30 17:46:27 Job was released.",
         '\treleased by the user (MxqEvent = "17/013")', "...",
-        "001 (017.000.000) 2026-11-30 17:46:27 Job executing on host: <node7>", '\tMxqEvent = "17.1/001"', "...", ""]
+        "001 (017.000.000) 2026-11-30 17:46:27 Job executing on host: <node7:0>", '\tMxqEvent = "17.1/001"', "...", ""]
     assert text(5, ended).split("\n") == [
         "005 (017.000.000) 2026-11-30 17:46:27 Job terminated.", "\t(1) Normal termination (return value 3)",
         "\t\tUsr 1 02:03:04, Sys 0 00:00:01  -  Run Remote Usage",

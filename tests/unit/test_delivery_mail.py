@@ -97,6 +97,8 @@ def test_the_same_event_makes_the_same_message_and_another_one_another_id():
     assert mail.message(Due(), "joe") == mail.message(Due(), "joe")
     others = [Due(target="ann"), Due(event="17.2/005"), Due(date="2026-11-30T17:46:27.123457Z")]
     assert len({mail.message_id(due) for due in others + [Due()]}) == 4
+    long = Due(event="%s/005" % records.make_run_id(1, "h" * 64))
+    assert b"\nMessage-ID: <mxq.2026" in mail.message(long, "joe")
     assert all(c.isascii() and c.isprintable() and c != " " for due in others for c in mail.message_id(due))
 
 
