@@ -164,6 +164,12 @@ def move(source, target):
         sync_directory(os.path.dirname(source))
 
 
+def remove(path):
+    """Remove `path`, durably. Raises OSError."""
+    os.unlink(path)
+    sync_directory(os.path.dirname(path))
+
+
 def discard(path):
     """Remove `path` if it can be removed; nothing depends on it being gone."""
     try:
