@@ -19,7 +19,8 @@ OPTIONS = cli.BASE + request.OPTIONS + (
     Option("f", "file", "FILE", "a job for each line of FILE, run by sh -c; - is standard input"),
     Option("0", "null", None, "the commands in FILE end with NUL instead of a newline"),
     Option(None, "after", "JOB[,JOB]", "start when these jobs have finished", lambda text: _numbers(text), many=True),
-    Option(None, "retries", "N", "run a failed job again, up to N times (0)", lambda text: units.number(text, 0, 65535)),
+    Option(None, "retries", "N", "run a failed job again, up to N times (0)",
+           lambda text: units.number(text, 0, 65535)),
     Option(None, "hold", None, "do not start before mxq-ctl release"),
     Option(None, "clean-env", None, "only HOME LOGNAME USER SHELL PATH in the job's environment"),
 ) + request.DELIVERY_OPTIONS
@@ -27,8 +28,9 @@ EXITS = (exits.OK, exits.USAGE, exits.DATA, exits.UNAVAILABLE, exits.BUG, exits.
          exits.TEMPFAIL, exits.NOPERM, exits.CONFIG)
 
 CLEAN = ("HOME", "LOGNAME", "USER", "SHELL", "PATH")
-# What describes the submitter's terminal, shell or run, and nothing that a later job is in. at(1) leaves out the same,
-# but for PWD, OLDPWD and SHLVL, which every shell sets again: with them each directory would be an environment of its own.
+# What describes the submitter's terminal, shell or run, and nothing that a later job is in. at(1) leaves out the same
+# but for PWD, OLDPWD and SHLVL, which every shell sets again: with them each directory would be an environment of its
+# own.
 LEFT_OUT = frozenset(name.encode("ascii") for name in (
     "TERM TERMCAP DISPLAY _ SHELLOPTS BASH_VERSINFO EUID GROUPS PPID UID PWD OLDPWD SHLVL "
     "MXQ_RUN MXQ_JOBID MXQ_THREADS MXQ_MEMORY MXQ_TIME MXQ_EVENT").split())

@@ -46,13 +46,14 @@ def is_empty(sandbox):
 # ---- one command ----
 
 def test_a_job_is_as_it_was_asked_for(sandbox):
-    done = sandbox.run("mxq-sub", "-w", "/", "-o", "out-%j", "-e", "err", "-u", "027", "-p", "200", "-j", "3", "-m", "2G",
-                       "-t", "1h", "-N", "a name", "-g", "night", "-r", "always", "--retries", "4", "--", "echo", "-n", "")
+    done = sandbox.run("mxq-sub", "-w", "/", "-o", "out-%j", "-e", "err", "-u", "027", "-p", "200", "-j", "3", "-m",
+                       "2G", "-t", "1h", "-N", "a name", "-g", "night", "-r", "always", "--retries", "4", "--",
+                       "echo", "-n", "")
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
     row = job(sandbox, 1)
     assert json.loads(row["argv"]) == ["echo", "-n", ""]
-    assert [row[key] for key in ("state", "cwd", "stdout", "stderr", "umask", "priority", "threads", "memory", "runtime",
-                                 "name", "group_name", "restart", "retries", "attempt", "waits")] == [
+    assert [row[key] for key in ("state", "cwd", "stdout", "stderr", "umask", "priority", "threads", "memory",
+                                 "runtime", "name", "group_name", "restart", "retries", "attempt", "waits")] == [
         "queued", "/", "out-%j", "err", 0o27, 200, 3, 2 << 30, 3600, "a name", "night", "always", 4, 0, 0]
     assert row["date_submit"] and row["date_end"] is None
     assert [tuple(event) for event in sandbox.queue("SELECT attempt, code FROM event WHERE job = 1")] == [(0, 0)]
@@ -224,7 +225,8 @@ def test_after_waits_for_each_once(sandbox):
     assert [tuple(row) for row in sandbox.queue("SELECT job, after FROM dependency ORDER BY 1, 2")] == [
         (3, 1), (3, 2), (4, 1), (4, 2)]
     sandbox.run("mxq-run", "--wait", check=True)
-    assert [job(sandbox, number)["state"] for number in (1, 2, 3, 4)] == ["finished", "failed", "cancelled", "cancelled"]
+    assert [job(sandbox, number)["state"] for number in (1, 2, 3, 4)] == [
+        "finished", "failed", "cancelled", "cancelled"]
 
 
 def test_after_one_that_ended_well_or_not(sandbox):
@@ -252,9 +254,11 @@ def test_after_an_unknown_job_or_itself(sandbox, after):
     ["--after", "0", "true"], ["--after", "-1", "true"], ["--after", "1,", "true"], ["--after", "x", "true"],
     ["--after", str(1 << 63), "true"], ["--after", "9" * 30, "true"], ["--retries", "-1", "true"],
     ["--retries", "65536", "true"], ["-j", "0", "true"], ["-m", "0", "true"], ["-t", "x", "true"], ["-u", "9", "true"],
-    ["-p", "-1", "true"], ["-r", "often", "true"], ["-N", "", "true"], ["-g", "a\nb", "true"], ["-w", "nowhere", "true"],
-    ["-o", "%x", "true"], ["-o", "a%", "true"], ["-o", "nowhere/x", "true"], ["-e", "/", "true"], ["--mail", "a b", "true"],
-    ["--mail-on", "monday", "true"], ["--log", "", "true"], ["--unknown", "true"], ["-x", "true"], ["--hold=1", "true"],
+    ["-p", "-1", "true"], ["-r", "often", "true"], ["-N", "", "true"], ["-g", "a\nb", "true"],
+    ["-w", "nowhere", "true"], ["-o", "%x", "true"], ["-o", "a%", "true"], ["-o", "nowhere/x", "true"],
+    ["-e", "/", "true"], ["--mail", "a b", "true"],
+    ["--mail-on", "monday", "true"],
+    ["--log", "", "true"], ["--unknown", "true"], ["-x", "true"], ["--hold=1", "true"],
     ["-f"],
 ], ids=" ".join)
 def test_wrong_usage(sandbox, words):
@@ -308,7 +312,8 @@ def test_numbers_that_cannot_be_printed_are_told(sandbox):
     with open("/dev/full", "w", encoding="ascii") as full:
         done = sandbox.run("mxq-sub", "-f", "-", input="true\ntrue\n", stdout=full)
     assert done.returncode == 74
-    assert done.stderr == "mxq-sub: error: jobs 1 to 2 are submitted, but that cannot be written: No space left on device\n"
+    assert done.stderr == ("mxq-sub: error: jobs 1 to 2 are submitted, but that cannot be written: "
+                           "No space left on device\n")
     assert len(argvs(sandbox)) == 2
 
 
