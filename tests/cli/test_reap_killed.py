@@ -122,7 +122,8 @@ def test_a_front_that_took_over_ends_what_was_left_behind(sandbox):
 
 def test_the_reaper_killed_while_it_ends_what_was_left_behind(sandbox):
     reap = spawn_ready(sandbox, "mxq-reap", "--grace", "1h", "sh", "-c",
-                       "%s daemon ignore; %s up >/dev/null & echo ready; exit 5" % (ESCAPE, IGNORE))
+                       "%s daemon ignore; %s up >/dev/null & while [ ! -s up ]; do :; done; echo ready; exit 5" % (
+                           ESCAPE, IGNORE))
     record = wait_for(lambda: sandbox.records() and sandbox.record())
     wait_for((sandbox.work / "up").exists)
     wait_for(lambda: not processes.is_alive(record["main"]["pid"]))
