@@ -209,6 +209,12 @@ def _start_over_in_utf8():
         os.execv(sys.executable, [sys.executable, "-IS", "-X", "utf8"] + sys.argv)
 
 
+def show_bug():
+    """The traceback of the exception being handled, where messages go; only for what is our own bug."""
+    import traceback
+    write(traceback.format_exc().encode("utf-8", "backslashreplace"))
+
+
 def run(main):
     """Call main(sys.argv[1:]) and end the process with what it returns; the one catcher of all commands.
 
@@ -234,6 +240,6 @@ def run(main):
         error("input or output failed%s: %s" % (where, reason(failure)))
         status = exits.IOERR
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        show_bug()
         status = exits.BUG
     os._exit(status)

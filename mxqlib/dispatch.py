@@ -8,7 +8,7 @@ transaction of the claim, so no two mxq-runs fill the same gap.
 import os
 import sys
 
-from mxqlib import capacity, child, clock, exits, jobqueue, lock, outbox, place, process, record, signals
+from mxqlib import capacity, child, clock, durable, exits, jobqueue, lock, outbox, place, process, record, signals
 from mxqlib.attempt import withdraw
 from mxqlib.cli import Failure, step, warn
 from mxqlib.intake import Intake
@@ -161,12 +161,18 @@ class Dispatcher:
         """True when the run of a Member whose reaper ended was not executed; nothing of it is left then."""
         told = member.told
         if told.last in ("failed", "nothing"):
+            self._remove_lock(member)
             return True
         if told.last is None and (told.started_s is None or child.read_report(member.report)[0] == "G"):
             # The reaper died with the gate closed, and MAIN left with it; its record says more than happened.
             withdraw(self.spool, member.entry["run"], member.pid)
+            self._remove_lock(member)
             return True
         return False
+
+    def _remove_lock(self, member):
+        # Its reaper has not come to it. Nobody holds it by now, and nobody looks for it once the run was given back.
+        durable.discard(os.path.join(self.runners, member.lock))
 
     # ---- with --wait ----
 
@@ -224,11 +230,13 @@ class _Stay:
                 self._ended(entry, member)
 
     def _timeout_s(self):
-        now = clock.boot_s()
-        times = [self.look_at_s] + ([self.kill_at_s] if self.kill_at_s else [])
+        due_s = self.look_at_s
         if self.names or self.unstarted:
-            times.append(max(self.retry_at_s, self.commit_at_s))
-        return max(0.0, min(times) - now)
+            due_s = min(due_s, self.commit_at_s)
+        due_s = max(due_s, self.retry_at_s)
+        if self.kill_at_s:
+            due_s = min(due_s, self.kill_at_s)
+        return max(0.0, due_s - clock.boot_s())
 
     def _receive(self, number):
         if number == signals.TERM:

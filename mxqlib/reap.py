@@ -38,7 +38,7 @@ def main(argv):
         cli.error("cannot start: %s" % cli.reason(failure))
         return exits.FAILURE
     except Exception:
-        sys.excepthook(*sys.exc_info())
+        cli.show_bug()
         return exits.FAILURE            # nothing was started: the caller must not take our bug for the job's status
     if not attempt.detached:
         child.end_like(*front.wait())

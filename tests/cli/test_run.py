@@ -311,6 +311,20 @@ def test_a_mailer_that_hangs_delays_no_job(sandbox):
     sandbox.kill_all()
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="machine cannot: only root mounts")
+def test_a_full_spool_starts_nothing_and_loses_nothing(sandbox):
+    """The reaper finds no room: the claim is given back, and comes again when there is."""
+    number = submit(sandbox, "true")
+    sandbox.run("mxq-collect", check=True)
+    runs = os.path.join(str(sandbox.mxq_dir), "spool", "runs")
+    script = 'mount -t tmpfs -o size=64k,mode=700 tmpfs "$1" || exit 99; mxq-run; echo $?; rm -f "$1"/.[0-9]*; ' \
+             'umount "$1"; mxq-run --wait; echo $?'
+    done = sandbox.run("unshare", "-m", "sh", "-c", script, "sh", runs)
+    assert done.stdout.split() == ["74", "0"], done.stderr
+    assert states(sandbox) == {number: "finished"}
+    assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
+
+
 def test_bad_options(sandbox):
     for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
         done = sandbox.run("mxq-run", *words)
