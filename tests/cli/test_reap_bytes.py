@@ -14,22 +14,29 @@ ODD = [b"", b" ", b"\n", b"\t", b"a\nb", b"\xff", b"\xe4", "\u00e4\u20ac\U0001f6
        b"%", b"*", b"-", b"--", b"-x", bytes(range(1, 256)), b"\xc3", b"\xf0\x9f\x98", b"\x1b[31m", b"\x7f\x80"]
 
 
-@pytest.fixture(params=["C.UTF-8", "C", "POSIX", "", "de_DE.ISO-8859-1", "no-such-locale"])
-def locale(request, sandbox):
+LATIN = "de_DE.ISO-8859-1"
+
+
+@pytest.fixture(scope="session")
+def latin(tmp_path_factory):
+    """A folder with a locale whose characters are single bytes; None where none can be made."""
+    folder = tmp_path_factory.mktemp("locale")
+    if shutil.which("localedef"):
+        subprocess.run(["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(folder / LATIN)], check=False,
+                       stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
+    seen = subprocess.run(["/usr/bin/python3", "-c", "import sys; print(sys.getfilesystemencoding())"], check=False,
+                          env={"LOCPATH": str(folder), "LC_ALL": LATIN}, stdout=subprocess.PIPE).stdout
+    return folder if b"8859" in seen else None
+
+
+@pytest.fixture(params=["C.UTF-8", "C", "", LATIN, "no-such-locale"])
+def locale(request, sandbox, latin):
     """Every command of the sandbox runs in this locale."""
     sandbox.env.pop("LANG")
-    if request.param.startswith("de_DE"):
-        folder = sandbox.path / "locale"
-        folder.mkdir()
-        if not shutil.which("localedef") or subprocess.run(
-                ["localedef", "-i", "de_DE", "-f", "ISO-8859-1", str(folder / request.param)], check=False,
-                stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL).returncode not in (0, 1):
-            pytest.skip("machine cannot: no localedef, or nothing to make locales from (Debian package locales)")
-        sandbox.env["LOCPATH"] = str(folder)
-        seen = sandbox.run("/usr/bin/python3", "-c", "import sys; print(sys.getfilesystemencoding())",
-                           env={"LC_ALL": request.param}).stdout
-        if "8859" not in seen:
-            pytest.skip("machine cannot: no locale but UTF-8 and C")
+    if request.param == LATIN:
+        if latin is None:
+            pytest.skip("machine cannot: no locale but UTF-8 and C (Debian package locales)")
+        sandbox.env["LOCPATH"] = str(latin)
     if request.param:
         sandbox.env["LC_ALL"] = request.param
     return request.param
@@ -49,8 +56,18 @@ def test_arguments_are_passed_on_and_recorded_byte_for_byte(sandbox, locale):
     assert sandbox.record()["argv"] == show + fsdecoded(ODD)
 
 
-@pytest.mark.parametrize("name", [b"with blank", b"new\nline", b"\xff\xfe", "\u00e4".encode(), b"tab\t", b"-o", b"%", b"\xe4"])
-def test_commands_directories_and_files_may_have_any_name(sandbox, locale, name):
+NAMES = [b"with blank", b"new\nline", b"\xff\xfe", "\u00e4".encode(), b"tab\t", b"-o", b"%", b"\xe4"]
+
+
+def test_commands_directories_and_files_may_have_any_name(sandbox, locale):
+    for name in NAMES:
+        check_name(sandbox, name)
+        for file in sandbox.runs.iterdir():
+            file.unlink()
+
+
+def check_name(sandbox, name):
+    """One name for everything."""
     folder = os.fsencode(sandbox.work) + b"/" + name
     os.mkdir(folder)
     with open(folder + b"/" + name, "wb") as file:
@@ -71,14 +88,14 @@ def test_commands_directories_and_files_may_have_any_name(sandbox, locale, name)
     assert outcome(record) == (4, None, None)
 
 
-@pytest.mark.parametrize("name", [b"new\nline", b"\xff\xfe", "\u00e4".encode(), b"\xe4", b" "])
-def test_a_base_directory_may_have_any_name(sandbox, locale, name):
-    base = os.fsencode(sandbox.path) + b"/" + name
-    done = sandbox.run("mxq-reap", b"-d", base, b"sh", b"-c", b'printf "%s" "$MXQ_DIR"', text=False)
-    assert (done.returncode, done.stdout, done.stderr) == (0, base, b"")
-    runs = base + b"/spool/runs/"
-    with open(runs + os.listdir(runs)[0], "rb") as file:
-        assert outcome(records.decode(file.read())) == (0, None, None)
+def test_a_base_directory_may_have_any_name(sandbox, locale):
+    for name in NAMES:
+        base = os.fsencode(sandbox.path) + b"/base" + name
+        done = sandbox.run("mxq-reap", b"-d", base, b"sh", b"-c", b'printf "%s" "$MXQ_DIR"', text=False)
+        assert (done.returncode, done.stdout, done.stderr) == (0, base, b"")
+        runs = base + b"/spool/runs/"
+        with open(runs + os.listdir(runs)[0], "rb") as file:
+            assert outcome(records.decode(file.read())) == (0, None, None)
 
 
 def test_messages_stay_on_one_line(sandbox, locale):
