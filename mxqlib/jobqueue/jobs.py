@@ -124,14 +124,27 @@ def kinds(queue, host):
 
     A kind costs one look into an index, however many jobs are of it.
     """
-    columns = "priority, group_name, threads, memory, host"
-    query = ("SELECT %s, job FROM job INDEXED BY job_waiting WHERE state = 'queued' AND waits = 0 %s"
-             " ORDER BY priority DESC, group_name DESC, threads DESC, memory DESC, host DESC, job LIMIT 1")
-    row = queue.db.execute(query % (columns, "")).fetchone()
+    row = _first_below(queue, (), None)
     while row is not None:
         if row[4] in ("", to_column(host)):
             yield row[0], from_column(row[1]), row[2], row[3], row[5]
-        row = queue.db.execute(query % (columns, "AND (%s) < (?, ?, ?, ?, ?)" % columns), row[:5]).fetchone()
+        # The next kind differs in the last column, or else in the last but one ... `(a, b) < (?, ?)` would say the
+        # same at once, but then SQLite walks along all jobs of the kind.
+        row = next(filter(None, (_first_below(queue, row[:at], row[at]) for at in reversed(range(5)))), None)
+
+
+_KIND = ("priority", "group_name", "threads", "memory", "host")
+
+
+def _first_below(queue, same, below):
+    """The first job, in the order of kinds(), whose first columns are `same` and whose next one is less than `below`
+    (None: any): its five columns and its number; or None."""
+    terms = ["%s = ?" % column for column in _KIND[:len(same)]] + ["%s < ?" % _KIND[len(same)]] * (below is not None)
+    return queue.db.execute(
+        "SELECT %s, job FROM job INDEXED BY job_waiting WHERE state = 'queued' AND waits = 0%s"
+        " ORDER BY priority DESC, group_name DESC, threads DESC, memory DESC, host DESC, job LIMIT 1"
+        % (", ".join(_KIND), "".join(" AND " + term for term in terms)),
+        same + (() if below is None else (below,))).fetchone()
 
 
 def count_waiting(queue):
