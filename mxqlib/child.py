@@ -7,9 +7,8 @@ and reaper, not into a pipe: whoever is left can read it, more than once, and re
 
 import os
 import resource     # os.wait4 would import it after the kernel has reaped: too late to fail
-import sys
 
-from mxqlib import exits, process, signals
+from mxqlib import cli, exits, process, signals
 
 _ENOEXEC, _ENOENT, _ENOTDIR, _EACCES = 8, 2, 20, 13     # errno(3) on Linux; the module is one more import
 _SHELL = "/bin/sh"
@@ -121,6 +120,11 @@ def _raw(info):
 def reap(pid):
     """Reap a child that has ended; return its struct rusage."""
     return os.wait4(pid, 0)[2]
+
+
+def wait_for(pid):
+    """Wait for the end of a child and reap it; return its raw wait status."""
+    return os.waitpid(pid, 0)[1]
 
 
 # ---- the job's process ----
@@ -307,7 +311,7 @@ def end_with(work):
     try:
         status = work()
     except BaseException:
-        sys.excepthook(*sys.exc_info())
+        cli.show_bug()
     finally:
         os._exit(status)
 
@@ -323,6 +327,17 @@ def end_like(kind, number):
 
 
 # ---- descriptors ----
+
+def highest_fd():
+    """The highest descriptor that is open."""
+    return max(map(int, os.listdir("/proc/self/fd")))
+
+
+def gaps(keep, highest):
+    """The ranges for os.closerange() that leave 0-2 and `keep` of the descriptors up to `highest`."""
+    kept = sorted(set(keep) | {0, 1, 2}) + [highest + 1]
+    return [(low + 1, high) for low, high in zip(kept, kept[1:]) if high > low + 1]
+
 
 def let_go(keep, standard=(0, 1)):
     """Close all descriptors but 0-2 and `keep`, and have /dev/null on those of `standard`.

@@ -206,14 +206,10 @@ class Crew:
             return False            # mxq-collect says what it is
         if entry is None or entry["state"] != record.RUNNING:
             return False
-        told, ready = os.pipe()
         fd = process.open_pidfd(entry["main"]["pid"])
-        pid = child.fork()
-        if pid == 0:
-            watcher.become(watcher.Orphan(entry, self.spool), fd, ready, ())
-        os.close(ready)
-        if fd is not None:
-            os.close(fd)
+        successor = watcher.Watcher(watcher.Orphan(entry, self.spool), fd)
+        successor.prepare()
+        told, (pid,) = watcher.fork_all([successor])
         watch = Watch()
         watch.entry, watch.main, watch.told = entry, entry["main"]["pid"], told
         self.watched[pid] = watch
