@@ -11,7 +11,7 @@ import fcntl
 import os
 import select
 
-from mxqlib import process
+from mxqlib import clock, process
 
 # What judge() says of a process reference.
 LIVING = "living"
@@ -141,11 +141,14 @@ class Census:
     """One pass over /proc: `processes` maps pids to the living Processes, `runs` ids of runs to the pids of those that
     have them in their environment, `run_of` the other way round.
 
-    `since`: environments of processes that started before (ticks) are not looked at. `nested`: look into the pid
-    namespaces below ours too. What is forked meanwhile may be missed: callers ask again.
+    `since`: environments of processes that started before (ticks) are not looked at. `known`: a dict that keeps what
+    was read for the next pass. `nested`: look into the pid namespaces below ours too. What is forked meanwhile may be
+    missed: callers ask again.
     """
 
-    def __init__(self, since=0, nested=False):
+    def __init__(self, since=0, known=None, nested=False):
+        self._known = {} if known is None else known
+        self._settled = (clock.boot_s() - 1) * process.TICKS
         self.processes, self.runs, self.run_of = {}, {}, {}
         self._namespaces = set() if nested else None    # those below ours that somebody lives in
         self._inner, self._dark = set(), set()
@@ -160,7 +163,10 @@ class Census:
             return
         self.processes[pid] = seen
         if seen.start >= since:
-            run = run_in_environ(pid)
+            who = pid, seen.start
+            run = self._known[who] if who in self._known else run_in_environ(pid)
+            if run is not None or seen.start < self._settled:
+                self._known[who] = run      # one that is just being executed may show nothing yet
             if run is not None:
                 self.run_of[pid] = run
                 self.runs.setdefault(run, []).append(pid)

@@ -84,11 +84,13 @@ class Kin(Tree):
         Tree.__init__(self, os.getpid())
         self.entry = entry
         self.sessions = sessions_of(entry)      # the record will name another reaper
+        self._known = {}            # see census.Census
         self.seen = {}              # pid -> Process of those that were found last and lived then
 
     def members(self):
         """The living Processes of the job now; one pass over /proc."""
-        found = find(census.Census((self.entry["main"] or {}).get("start") or 0), self.entry, self.sessions)
+        since = (self.entry["main"] or {}).get("start") or 0
+        found = find(census.Census(since, self._known), self.entry, self.sessions)
         self.seen = {each.pid: each for each in found}
         return found
 

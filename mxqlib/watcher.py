@@ -3,8 +3,14 @@
 It does what a Reaper does: signals, limits, leftovers, the outcome for ever. What differs: MAIN's end is seen
 through a pidfd that is open from the beginning; its status comes from the kernel (see census) or, where that does not
 tell, is never known; the processes of the run are found by what they have (see kin), not below us.
+
+Hundreds may wait at once, forked from one process, so that they share their memory. A page is copied when anything
+on it is touched, be it a reference count: so all that can be is made ready before the fork, and what needs much, like
+encoding a record, is done by a child of its own that leaves.
 """
 
+import gc
+import marshal
 import os
 import select
 
@@ -14,6 +20,7 @@ from mxqlib.kin import Kin
 from mxqlib.reaper import Reaper
 
 _LOOK_FIRST_S, _LOOK_CLEARING_S, _LOOK_LINGERING_S = 0.01, 0.5, 10.0
+_SAMPLE_FREE_S = 30.0
 _REWRITE_S = 30.0           # how often a running record is tried that could not be written
 _GRACE_S = 10
 
@@ -37,20 +44,23 @@ class Watcher(Reaper):
         self.tree = Kin(orphan.entry)
         self.main, self.start = main["pid"], main.get("start")
         self.adopted = True
-        self._fd, self._poll = fd, None
+        self._fd, self._poll, self._room = fd, None, None
         self._over = fd is None
         self._executed = False      # MAIN was seen as the command, not on its way there
         self._pause_s_to_look = _LOOK_FIRST_S
         self._used = {}
-        self._steps.update({"look": lambda: None, "rewrite": self._rewrite})
+        self._aside, self._pause_s_to_sample = b"", _LOOK_CLEARING_S
+        self._steps.update({"look": lambda: None, "rewrite": self.name_itself})
 
     @property
     def is_over(self):
         """True once MAIN has ended."""
         return self._over
 
-    def begin(self):
-        """Go on with the limits where they are; MAIN may have ended already."""
+    def prepare(self):
+        """Before the fork: take over the room for the outcome, and go on with the limits where they are; MAIN may have
+        ended already."""
+        self._room = _room_of(self.attempt)
         self.started_s = (self.start or 0) / process.TICKS
         if self._over:
             self.blame("lost")
@@ -61,8 +71,14 @@ class Watcher(Reaper):
         if "kill" in self.due:      # one that is overdue gets its grace all the same
             self.due["kill"] = max(self.due["kill"], clock.boot_s() + self.attempt.grace_s)
         self._poll = select.poll()
-        self._poll.register(process.signal_fd(signals.CATCHABLE), select.POLLIN)
+        self._poll.register(_signal_fd(), select.POLLIN)
         self._poll.register(self._fd, select.POLLIN)
+        self.tree.near()
+        self._take_usage()
+
+    def descriptors(self):
+        """What was given to, or opened by, a prepared Watcher: for the forked process only."""
+        return [fd for fd in (self._fd, self._room.fd) if fd is not None]
 
     def _meet_main(self):
         found = process.look(self.main)
@@ -97,11 +113,12 @@ class Watcher(Reaper):
 
     def _is_deserted(self):
         # A pass over /proc may miss what is being forked: where something was left, one is not enough.
-        return not self.tree.members() and (not self.tree.leftovers or not self.tree.members())
+        return not self.tree.near() and not self.tree.members() and (not self.tree.leftovers or not self.tree.members())
 
     def _look_at_main(self):
         if not census.has_ended(self._fd):
             return
+        self._recall()
         if self.date_end is None:
             self.date_end, self.real_s = clock.iso(), round(clock.boot_s() - self.started_s, 6)
         zombie = process.look(self.main)
@@ -133,10 +150,36 @@ class Watcher(Reaper):
     # ---- usage ----
 
     def _sample(self):
+        if self.attempt.entry["memory"]:
+            self._sample_here()
+            return
+        # What is only to be known, not acted on, is worth no memory of ours.
+        answer, told = os.pipe()
+        pid = child.fork()
+        if pid == 0:
+            child.end_with(lambda: self._sample_aside(told))
+        os.close(told)
+        self._aside = os.read(answer, 4096) or self._aside
+        os.close(answer)
+        child.wait_for(pid)
+        self._pause_s_to_sample = min(self._pause_s_to_sample * 2, _SAMPLE_FREE_S)
+        self.due["sample"] = clock.boot_s() + self._pause_s_to_sample
+
+    def _sample_here(self):
         Reaper._sample(self)
         self._take_usage()
         if not self._executed:
             self._meet_main()
+
+    def _sample_aside(self, told):
+        self._recall()
+        self._sample_here()
+        os.write(told, marshal.dumps((self.max_sumrss_b, self._used, self._executed)))
+        return exits.OK
+
+    def _recall(self):
+        if self._aside:
+            self.max_sumrss_b, self._used, self._executed = marshal.loads(self._aside)
 
     def _take_usage(self, zombie=None):
         seen = list(self.tree.seen.values())
@@ -154,22 +197,56 @@ class Watcher(Reaper):
 
     # ---- the record ----
 
-    def name_itself(self):
-        """Rewrite the running record: this process is the run's reaper now. Returns what went wrong, or None."""
-        entry = self.attempt.entry
-        entry["reaper"], entry["front"] = process.reference(os.getpid()), None
-        try:
-            self.attempt.spool.put(entry)
-        except OSError as failure:
+    def name_itself(self, told=None):
+        """Rewrite the running record: this process is the run's reaper now. When that fails it is tried
+        again and again.
+
+        `told` is a descriptor that gets `RUN PID WHAT WENT WRONG`.
+        """
+        me, pid = os.getpid(), child.fork()
+        if pid == 0:
+            child.end_with(lambda: self._put(me, told))
+        if child.wait_for(pid) != 0 and not self._over:
             self.due["rewrite"] = clock.boot_s() + _REWRITE_S
-            return reason(failure)
-        return None
 
-    def _rewrite(self):
-        self.name_itself()
+    def _put(self, me, told):
+        trouble = ""
+        try:
+            self._name(me)
+            self.attempt.spool.put(self.attempt.entry)
+        except OSError as failure:
+            trouble = reason(failure)
+        try:
+            if told is not None:
+                os.write(told, ("%s %d %s\n" % (self.attempt.entry["run"], me, trouble)).encode("ascii", "replace"))
+        except OSError:
+            pass                    # whoever forked us has gone
+        return exits.IOERR if trouble else exits.OK
+
+    def _name(self, me):
+        self.attempt.entry["reaper"], self.attempt.entry["front"] = process.reference(me), None
+
+    def serve(self):
+        """From the fork to the durable outcome. Returns the exit status."""
+        self.supervise()
+        self._name(os.getpid())
+        if self.reason == "lost":
+            stop_starting(self.attempt)
+        return exits.OK if self.record(self._room) is None else exits.IOERR
 
 
-def reservation_of(orphan):
+_signals = None
+
+
+def _signal_fd():
+    # One for all: whoever polls it is told of its own signals (signalfd(2)).
+    global _signals
+    if _signals is None:
+        _signals = process.signal_fd(signals.CATCHABLE)
+    return _signals
+
+
+def _room_of(orphan):
     """The room that the dead reaper had reserved, or room of our own; publish() does without when there is none."""
     run, where = orphan.entry["run"], orphan.spool
     room = durable.Reservation.taken_over(where.embryo_path(run))
@@ -181,35 +258,41 @@ def reservation_of(orphan):
     return room
 
 
-def become(orphan, fd, ready, locks):
-    """In a child that was forked for it: be the reaper of an Orphan. Never returns. All signals are blocked.
+def fork_all(watchers, locks=()):
+    """Fork a process for each prepared Watcher. All signals are blocked.
 
-    `fd` is a pidfd of MAIN or None, `ready` a descriptor that is told `RUN PID WHAT WENT WRONG` once the record
-    names this process, `locks` descriptors to be let go then.
+    Returns (descriptor, pids): what is read from it is `RUN PID WHAT WENT WRONG` for each, once its record names the
+    process; `locks` are descriptors that they hold until then. The Watchers are of no use here any more.
     """
-    child.end_with(lambda: _serve(orphan, fd, ready, locks))
+    ready, told = os.pipe()
+    null, shared = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _signal_fd()
+    highest = child.highest_fd()
+    plans = [(watcher, child.gaps([told, null, shared, *locks, *watcher.descriptors()], highest),
+              watcher.attempt.spool.output_path(watcher.attempt.entry["run"])) for watcher in watchers]
+    gc.freeze()
+    pids = []
+    for watcher, gaps, log in plans:        # little is done here: a page that we change is a copy for each before
+        pid = child.fork()
+        if pid == 0:
+            child.end_with(lambda: _serve(watcher, gaps, log, null, told, locks))
+        pids.append(pid)
+    for fd in [told, null] + [fd for watcher in watchers for fd in watcher.descriptors()]:
+        os.close(fd)
+    return ready, pids
 
 
-def _serve(orphan, fd, ready, locks):
-    run = orphan.entry["run"]
+def _serve(watcher, gaps, log, null, told, locks):
     process.set_name(process.REAPER)
     child.new_session()
-    child.let_go([each for each in [fd, ready, *locks] if each is not None], (0, 1, 2))
-    cli.message_file = orphan.spool.output_path(run)
-    room = reservation_of(orphan)
-    watcher = Watcher(orphan, fd)
-    trouble = watcher.name_itself()
-    os.write(ready, ("%s %d %s\n" % (run, os.getpid(), trouble or "")).encode("ascii", "replace"))
-    for each in [ready, *locks]:
-        os.close(each)
-    rewrite_s = watcher.due.get("rewrite")
-    watcher.begin()
-    if rewrite_s is not None and not watcher.is_over:
-        watcher.due["rewrite"] = rewrite_s
-    watcher.supervise()
-    if watcher.reason == "lost":
-        stop_starting(orphan)
-    return exits.OK if watcher.record(room) is None else exits.IOERR
+    for low, high in gaps:
+        os.closerange(low, high)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    cli.message_file = log
+    watcher.name_itself(told)
+    for fd in (null, told, *locks):
+        os.close(fd)
+    return watcher.serve()
 
 
 # ---- lost ----
