@@ -186,6 +186,7 @@ _RUNNING = (
     ("memory", _natural, False, True), ("cpus", _numbers, False, True), ("runtime", _natural, False, True),
     ("priority", _whole, False, True), ("restart", _text, False, True), ("date_submit", _date, False, True),
     ("date_start", _date, True, True), ("fallback", _text, False, True), ("deliveries", _objects, False, True),
+    ("grace", _natural, False, True), ("linger", _flag, False, True),
     ("outer", _object, False, True),
 )
 _ENDED = (
