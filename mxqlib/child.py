@@ -12,6 +12,7 @@ from mxqlib import cli, exits, process, signals
 
 _ENOEXEC, _ENOENT, _ENOTDIR, _EACCES = 8, 2, 20, 13     # errno(3) on Linux; the module is one more import
 _SHELL = "/bin/sh"
+_ABOUT = b"X"           # at the start of a report: all is ready for the exec
 # A set: NOFILE and OFILE are one limit, and its soft value is gone when it is read a second time.
 LIMITS = sorted({getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")})
 
@@ -184,6 +185,7 @@ def _prepare_and_exec(launch, report):
             what = "run on CPUs %s" % ",".join(map(str, launch.cpus))
             os.sched_setaffinity(0, launch.cpus)
         what = "restore limits"
+        os.write(report, _ABOUT)        # before the job's limits, which may forbid it
         restore_limits(launch.limits or {})
     except (OSError, ValueError) as failure:
         return _tell(report, exits.FAILURE, "cannot %s: %s" % (what, getattr(failure, "strerror", None) or failure))
@@ -211,9 +213,15 @@ def _tell(report, status, text):
     return status
 
 
+def was_about_to(report):
+    """True when MAIN came to the exec: one that died of a signal before is told from one that was executed."""
+    return os.pread(report, 1, 0) == _ABOUT
+
+
 def read_report(report):
     """(status, text) of what kept MAIN from the exec; (None, None) when nothing did; ("G", None): gate closed."""
-    data = os.pread(report, 1 << 20, 0).decode("utf-8", "surrogateescape")
+    data = os.pread(report, 1 << 20, 0)
+    data = data[data.startswith(_ABOUT):].decode("utf-8", "surrogateescape")
     if data in ("", "G"):
         return data or None, None
     status, _, text = data.partition(" ")

@@ -134,8 +134,9 @@ def _show_and_leave(what, options, usage, text):
         width = max(len(option.spelled()) for option in options) + 2
         lines = ["  %-*s%s" % (width, option.spelled(), option.help) for option in options]
         shown = "usage: %s %s\n%s\n\n%s\n\nSee %s(1).\n" % (program, usage, text, "\n".join(lines), program)
-    sys.stdout.write(shown)
-    sys.stdout.flush()
+    data = shown.encode("utf-8", "surrogateescape")
+    while data:                     # not through sys.stdout: what it could not write it would try again at the end
+        data = data[os.write(1, data):]
     raise SystemExit(exits.OK)
 
 

@@ -87,8 +87,8 @@ class Front:
             self._notice()
             if self.told.started_s is not None and _ended(self._executed):
                 status, text = child.read_report(self.attempt.report)
-                if status == "G":
-                    continue            # the reaper died before it could open the gate
+                if status == "G" or status is None and not child.was_about_to(self.attempt.report):
+                    continue            # the reaper died before it could open the gate; or MAIN of a signal
                 if text is not None:
                     error(text)
                 return "exit", status or exits.OK
