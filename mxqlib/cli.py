@@ -193,7 +193,10 @@ def reason(failure):
 
 def repair_standard_fds():
     """Open /dev/null on each of 0, 1, 2 that is closed: the next file opened would become it, and get our messages."""
-    fd = os.open(os.devnull, os.O_RDWR)
+    try:
+        fd = os.open(os.devnull, os.O_RDWR)
+    except OSError:
+        return          # no descriptor is to be had; whoever needs one next says so
     while fd < 3:
         were_closed.append(fd)
         os.set_inheritable(fd, True)
