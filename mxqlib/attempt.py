@@ -18,18 +18,27 @@ _REFERENCES_B = 2048        # what the references and the date add to a record t
 class Attempt:
     """What is to be run and how.
 
-    `entry` is the running record, completed here; `launch` a child.Launch; `spool` a spool.Spool; `grace_s` seconds
-    from TERM to KILL; `linger`: wait for what MAIN leaves behind; `detached`: no terminal, no caller; `terminal`: there
-    is a controlling terminal; `lock`: a lock.Lock to be let go once the record is durable, or None.
+    `entry` is the running record, completed here; `launch` a child.Launch; `spool` a spool.Spool; `detached`: no
+    terminal, no caller; `terminal`: there is a controlling terminal; `lock`: a lock.Lock to be let go once the record
+    is durable, or None.
     """
 
     lock = None
-    linger = detached = terminal = False
-    grace_s = 10
+    detached = terminal = False
 
     def __init__(self, entry, launch, where, report=None):
         self.entry, self.launch, self.spool = entry, launch, where
         self.report = os.memfd_create("mxq-report") if report is None else report
+
+    @property
+    def grace_s(self):
+        """Seconds from TERM to KILL."""
+        return self.entry["grace"]
+
+    @property
+    def linger(self):
+        """Whether what MAIN leaves behind is waited for."""
+        return self.entry["linger"]
 
 
 def serve(attempt, front, wire, extra):
@@ -61,8 +70,7 @@ def enter(attempt, wire):
         process.become_subreaper()
         attempt.launch.limits = child.raise_limits()
     except OSError as failure:
-        error("cannot become the job's reaper: %s" % reason(failure))
-        wire.tell("failed")
+        _fail(wire.tell, "cannot become the job's reaper: %s" % reason(failure))
         return None
     return Reaper(attempt, wire.tell)
 
@@ -81,10 +89,9 @@ def go_through(reaper, let_go, extra=None, opened=lambda: None):
         what = "start a process for the job"
         gate = _fork_main(attempt, reaper, reservation)
     except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit
-        error("cannot %s: %s" % (what, reason(failure)))
         if reservation is not None:
             reservation.drop()
-        reaper.tell("failed")
+        _fail(reaper.tell, "cannot %s: %s" % (what, reason(failure)))
         return exits.FAILURE
     let_go([gate, reservation.fd] + ([] if attempt.lock is None else [attempt.lock.fd]))
     if attempt.detached:
@@ -98,6 +105,11 @@ def go_through(reaper, let_go, extra=None, opened=lambda: None):
     step("%s: the outcome is safe" % run)
     reaper.tell("recorded" if path is None else "kept " + path)
     return exits.OK if path is None else exits.IOERR
+
+
+def _fail(tell, text):
+    error(text)
+    tell("failed " + cli.printable(text))
 
 
 def _make_log(attempt):
@@ -146,11 +158,10 @@ def _open_gate(attempt, reaper, gate):
     try:
         attempt.spool.put(attempt.entry)
     except OSError as failure:
-        error("cannot write the record to %s: %s" % (attempt.spool.runs, reason(failure)))
         os.close(gate)
         child.reap(reaper.main)
         withdraw(attempt.spool, attempt.entry["run"], os.getpid())
-        reaper.tell("failed")
+        _fail(reaper.tell, "cannot write the record to %s: %s" % (attempt.spool.runs, reason(failure)))
         return False
     if attempt.lock is not None:
         attempt.lock.let_go()

@@ -15,7 +15,7 @@ import select
 import socket
 
 from mxqlib import attempt as steps
-from mxqlib import child, clock, durable, lock, place, process, record, request, signals, watcher
+from mxqlib import child, cli, clock, durable, lock, place, process, record, request, signals, watcher
 from mxqlib.spool import Spool
 from mxqlib.wire import Listener, Teller
 
@@ -25,9 +25,10 @@ IDLE = "idle"           # told beside the lines of wire: the reaper waits for a 
 
 
 class Member:
-    """A reaper: its `pid`, what it `told`, the `entry` of the run it has, or None; `report` that run's memfd."""
+    """A reaper: its `pid`, what it `told`, the `entry` of the run it has, or None; of that run the memfd `report` and
+    the name of its `lock`."""
 
-    __slots__ = ("pid", "told", "link", "entry", "report")
+    __slots__ = ("pid", "told", "link", "entry", "report", "lock")
 
     def let_go(self):
         """Close what belongs to the run."""
@@ -81,7 +82,7 @@ class Crew:
         finally:
             os.close(blob)
         os.close(held.fd)           # the reaper's copy holds it now
-        member.entry, member.report = entry, report
+        member.entry, member.report, member.lock = entry, report, held.name
         member.told.forget()
         return member
 
@@ -124,8 +125,9 @@ class Crew:
                  "gid": os.getegid(), "host": host, "reaper": None, "front": self.front, "main": None,
                  "argv": job["argv"], "cwd": job["cwd"], "umask": job["umask"], "stdout": None, "stderr": None,
                  "threads": job["threads"], "memory": job["memory"], "cpus": job["cpus"], "runtime": job["runtime"],
-                 "priority": job["priority"], "restart": job["restart"], "date_submit": job["date_submit"],
-                 "date_start": None, "fallback": os.path.join(place.fallback(), job["run"] + ".json"),
+                 "priority": job["priority"], "restart": job["restart"], "grace": request.GRACE_S, "linger": False,
+                 "date_submit": job["date_submit"], "date_start": None,
+                 "fallback": os.path.join(place.fallback(), job["run"] + ".json"),
                  "deliveries": job["deliveries"], "outer": None}
         entry["stdout"] = request.fill_in(job["stdout"], entry) or self.spool.output_path(job["run"])
         entry["stderr"] = request.fill_in(job["stderr"], entry) or entry["stdout"]
@@ -281,6 +283,7 @@ def _receive(link, spool, base):
     launch.cpus, launch.stdin, launch.own_group = entry["cpus"], os.devnull, True
     launch.stdout, launch.stderr = entry["stdout"], entry["stderr"]
     attempt = steps.Attempt(entry, launch, spool, report)
+    cli.message_file = spool.output_path(entry["run"])
     attempt.detached, attempt.lock = True, lock.Lock(place.runners(base), lock_name, lock_fd)
     return attempt
 

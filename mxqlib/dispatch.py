@@ -161,6 +161,8 @@ class Dispatcher:
         """True when the run of a Member whose reaper ended was not executed; nothing of it is left then."""
         told = member.told
         if told.last in ("failed", "nothing"):
+            if told.last == "failed":
+                warn("%s: not started, its job waits again: %s" % (member.entry["run"], told.facts["failed"]))
             self._remove_lock(member)
             return True
         if told.last is None and (told.started_s is None or child.read_report(member.report)[0] == "G"):

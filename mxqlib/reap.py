@@ -67,7 +67,7 @@ def prepare(argv):
     launch = child.Launch(argv, request.environ(process.own_environ(), entry, base), entry["cwd"], entry["umask"])
     launch.cpus, launch.ignored = entry["cpus"], ignored
     attempt = Attempt(entry, launch, where)
-    attempt.detached, attempt.linger, attempt.grace_s = bool(values.detach), entry["linger"], entry["grace"]
+    attempt.detached = bool(values.detach)
     attempt.terminal = not attempt.detached and process.look(os.getpid()).terminal != 0
     _direct_output(attempt)
     return attempt
@@ -83,9 +83,8 @@ def _entry(values, argv, umask):
              "reaper": None, "front": None, "main": None, "date_submit": now, "date_start": None,
              "fallback": os.path.join(place.fallback(), run + ".json"), "outer": outer.ids(os.environ)}
     entry.update(request.fields(values, argv, umask))
-    entry["cpus"] = _cpus(values.cpus)
-    # For a watcher, should our reaper die.
-    entry["grace"], entry["linger"] = 10 if values.grace is None else values.grace, bool(values.linger)
+    entry["cpus"], entry["linger"] = _cpus(values.cpus), bool(values.linger)
+    entry["grace"] = request.GRACE_S if values.grace is None else values.grace
     entry["stdout"] = request.output(entry["stdout"], entry)
     entry["stderr"] = request.output(entry["stderr"], entry)
     if not os.access(entry["cwd"], os.X_OK):

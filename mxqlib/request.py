@@ -5,6 +5,7 @@ import os
 from mxqlib import exits, units
 from mxqlib.cli import Failure, Option, reason
 
+GRACE_S = 10        # from TERM to KILL
 RESTARTS = ("never", "samehost", "always")
 MAIL_ON = ("always", "failure", "never")
 

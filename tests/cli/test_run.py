@@ -321,6 +321,7 @@ def test_a_full_spool_starts_nothing_and_loses_nothing(sandbox):
              'umount "$1"; mxq-run --wait; echo $?'
     done = sandbox.run("unshare", "-m", "sh", "-c", script, "sh", runs)
     assert done.stdout.split() == ["74", "0"], done.stderr
+    assert "%d.1: not started, its job waits again: cannot reserve room" % number in done.stderr
     assert states(sandbox) == {number: "finished"}
     assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
 
