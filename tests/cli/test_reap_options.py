@@ -10,7 +10,8 @@ import pytest
 from tests.harness.reaping import COUNT, outcome, running, spawn_ready
 
 FIELDS = """format state run job attempt name group user uid gid host reaper front main argv cwd umask stdout stderr
-    threads memory cpus runtime priority restart date_submit date_start fallback deliveries outer""".split()
+    threads memory cpus runtime priority restart date_submit date_start fallback deliveries outer
+    grace linger""".split()
 ADDED = """date_end date_done real status exit signal core reason error signals rusage maxrss_floor max_sumrss children
     children_more leftovers survivors adopted""".split()
 DATE = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z")
@@ -26,7 +27,7 @@ def test_the_record_of_a_plain_run(sandbox):
              "host": socket.gethostname(), "argv": ["sh", "-c", "echo out; echo err >&2; exit 3"],
              "cwd": str(sandbox.work), "umask": 0o022, "stdout": None, "stderr": None, "threads": 1, "memory": None,
              "cpus": None, "runtime": None, "priority": 127, "restart": "never", "deliveries": [], "outer": None,
-             "status": 3 << 8, "exit": 3, "signal": None, "core": None, "reason": None, "error": None, "signals": [],
+             "grace": 10, "linger": False, "status": 3 << 8, "exit": 3, "signal": None, "core": None, "reason": None, "error": None, "signals": [],
              "children_more": 0, "leftovers": 0, "survivors": [], "adopted": False}
     assert {name: record[name] for name in plain} == plain
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())
@@ -73,6 +74,7 @@ OPTIONS = [
     (["-r", "samehost"], {"restart": "samehost"}),
     (["-r", "always"], {"restart": "always"}),
     (["-u", "027"], {"umask": 0o027}),
+    (["--grace", "2m", "--linger"], {"grace": 120, "linger": True}),
     (["-qvN", "bundled"], {"name": "bundled"}),
     (["--mail", "a@b", "--mail-on", "always"], {"deliveries": [{"sink": "mail", "to": "a@b", "on": "always"}]}),
     (["--mail", "a@b"], {"deliveries": [{"sink": "mail", "to": "a@b", "on": "failure"}]}),
