@@ -37,8 +37,8 @@ OPTIONS = cli.BASE + (
     Option(None, "json", None, "one JSON object a line"),
     Option(None, "joblog", None, "ended jobs, in the columns of parallel --joblog"),
 )
-EXITS = (exits.OK, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.IOERR, exits.TEMPFAIL, exits.NOPERM,
-         exits.CONFIG)
+EXITS = (exits.OK, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR, exits.TEMPFAIL,
+         exits.NOPERM, exits.CONFIG)
 
 
 def main(argv):
