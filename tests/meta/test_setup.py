@@ -41,6 +41,8 @@ update*) exit {no_lists} ;;
 esac
 """
 
+PROGRAMS = ("strace", "mandoc", "less", "vim")
+
 
 class Machine:
     """A PATH of impostors, a requirements file, and what they were asked for."""
@@ -58,7 +60,7 @@ class Machine:
         (self.bin / name).write_text(text)
         (self.bin / name).chmod(0o755)
 
-    def setup(self, uid=0, apt=True, programs=("strace", "mandoc"), has_venv=True, **flaws):
+    def setup(self, uid=0, apt=True, programs=PROGRAMS, has_venv=True, **flaws):
         said = {"too_old": 0, "no_pytest": 0, "no_pip": 0, "no_lists": 0, **flaws}
         self.put("python3", PYTHON.format(**said))
         self.put("id", "#!/bin/sh\necho %d\n" % uid)
@@ -104,21 +106,21 @@ def test_changed_requirements_make_a_new_venv(machine):
 def test_root_installs_what_is_missing_with_one_update(machine):
     status, said = machine.setup(programs=(), has_venv=False)
     assert status == 0 and machine.is_ready()
-    assert "installing Debian packages: strace mandoc" in said
+    assert "installing Debian packages: " + " ".join(PROGRAMS) in said
     calls = [line for line in machine.log() if line.startswith("apt-get")]
     assert [line.split()[1] for line in calls] == ["update", "install", "install"]
-    assert calls[1].endswith(" python3-venv") and calls[2].endswith(" strace mandoc")
+    assert calls[1].endswith(" python3-venv") and calls[2].endswith(" " + " ".join(PROGRAMS))
 
 
 def test_lists_that_are_out_of_reach_do_not_stop_it(machine):
-    status, said = machine.setup(programs=("mandoc",), no_lists=100)
+    status, said = machine.setup(programs=PROGRAMS[1:], no_lists=100)
     assert status == 0 and "apt-get update failed" in said
     assert os.access(machine.bin / "strace", os.X_OK)
 
 
 @pytest.mark.parametrize("uid, apt", [(1000, True), (0, False)])
 def test_who_may_not_install_is_told_what_is_missing(machine, uid, apt):
-    status, said = machine.setup(uid=uid, apt=apt, programs=("mandoc",))
+    status, said = machine.setup(uid=uid, apt=apt, programs=PROGRAMS[1:])
     assert status == 0 and machine.is_ready()
     assert "strace is missing (Debian package strace)" in said and "mandoc is missing" not in said
     assert not any(line.startswith("apt-get") for line in machine.log())
