@@ -22,7 +22,7 @@ TEXT = "Control the jobs of a queue and the mxq-runs of this host. JOB is a job 
 OPTIONS = cli.BASE + (
     Option("r", "reason", "REASON", "drain: why, for others to read"),
     Option(None, "now", None, "kill: KILL at once"),
-    Option(None, "grace", "TIME", "kill: from TERM to KILL (10s)", lambda text: units.duration(text, 0)),
+    Option(None, "grace", "TIME", "kill: from TERM to KILL (that of the run)", lambda text: units.duration(text, 0)),
     Option("g", "group", "GROUP", "all jobs of GROUP", units.label),
     Option(None, "all", None, "all jobs, runs of mxq-reap included"),
 )
@@ -231,9 +231,9 @@ def _tell(control, found, number, text):
 def kill_jobs(control, operands):
     """Cancel what waits; TERM, then KILL for what runs."""
     values = control.values
-    grace_s = None if values.now else 10 if values.grace is None else values.grace
     child.raise_limits()                # a pidfd for each of them
-    number = kill.Kill(control, grace_s).of(control.named(operands) if operands else None, values.group)
+    order = kill.Kill(control, bool(values.now), values.grace)
+    number = order.of(control.named(operands) if operands else None, values.group)
     if number is not None:
         control.close()
         signals.die(number)

@@ -8,9 +8,10 @@ dead one may not have acted on any more.
 import os
 import select
 
-from mxqlib import clock, exits, lock, process, record, signals, targets, units
+from mxqlib import clock, exits, lock, process, record, request, signals, targets, units
 from mxqlib.cli import Failure
 from mxqlib.jobqueue import jobs
+from mxqlib.kin import Kin
 
 _LONGEST_MS = 60000     # CLOCK_BOOTTIME goes on while poll(2) sleeps with the machine
 _LOOK_S = 0.1           # how often a run that is to start, or to be taken over, is looked for
@@ -34,14 +35,14 @@ class _Victim:
 
 
 class Victims:
-    """Any number of runs to be killed. `grace_s`: None for KILL at once. Signals that end us are blocked, and heard.
+    """Any number of runs to be killed. `now`: KILL at once; `grace_s`: None for the grace of each run.
 
     `finder` (a targets.Finder) finds their records. For each run `report(text)` or `refuse(status, text)` is called,
     and `waits_again(run)` for a loaded run that has no record and is not loaded any more.
     """
 
-    def __init__(self, finder, grace_s, report, refuse, waits_again):
-        self.finder, self.grace_s = finder, grace_s
+    def __init__(self, finder, now, grace_s, report, refuse, waits_again):
+        self.finder, self.now, self.grace_s = finder, now, grace_s
         self.report, self.refuse, self.waits_again = report, refuse, waits_again
         self.victims = {}           # run -> _Victim
         self.met = set()            # runs that are or were among them
@@ -121,7 +122,7 @@ class Victims:
             self._release(victim)
             victim.step, victim.until_s, victim.due_s = self._take_over, clock.boot_s() + _TAKE_OVER_S, clock.boot_s()
             return
-        kill = self.grace_s is None or bool(victim.sent)
+        kill = self.now or bool(victim.sent)
         if not process.send_pidfd(victim.fd, signals.USR2 if kill else signals.USR1):
             self._reaper_ended(victim)
             return
@@ -130,22 +131,28 @@ class Victims:
             self._poll.register(victim.fd, select.POLLIN)
         now = clock.boot_s()
         if kill:
-            word = "KILL" if not victim.sent else "KILL after %s" % units.show_duration(self.grace_s)
+            word = "KILL" if not victim.sent else "KILL after %s" % units.show_duration(self._grace_s(victim))
             victim.sent = victim.sent[:1] + [word]
             victim.step, victim.due_s = self._outlive, now + _END_S
         else:
             victim.sent = ["TERM"]
-            victim.step, victim.due_s = self._end_grace, now + self.grace_s
+            victim.step, victim.due_s = self._end_grace, now + self._grace_s(victim)
+
+    def _grace_s(self, victim):
+        if self.grace_s is not None:
+            return self.grace_s
+        own_s = victim.entry.get("grace")       # None in records of an earlier version
+        return request.GRACE_S if own_s is None else own_s
 
     def _end_grace(self, victim):
         # KILL to a reaper whose job has gone means "give up the spool": not what a kill of the job is to do.
-        if process.descendants(victim.entry["reaper"]["pid"]):
+        if _has_processes(victim.entry):
             self._strike(victim)
         else:
             victim.step, victim.due_s = self._outlive, clock.boot_s() + _END_S
 
     def _outlive(self, victim):
-        if process.descendants(victim.entry["reaper"]["pid"]):
+        if _has_processes(victim.entry):
             why = "some of its processes cannot be killed; the record will name them"
         else:
             why = "its processes have gone, its record cannot be written; the reaper goes on trying"
@@ -234,6 +241,12 @@ class Victims:
         victim.fd = victim.lock = None
 
 
+def _has_processes(entry):
+    """True while something of the run of a running record lives, also where a watcher is its reaper and not its parent."""
+    main = entry["main"] and process.find(entry["main"])
+    return bool(main and not main.has_ended or process.descendants(entry["reaper"]["pid"]) or Kin(entry).members())
+
+
 def _got(victim):
     return "sent %s" % ", ".join(victim.sent) if victim.sent else "sent nothing"
 
@@ -247,12 +260,12 @@ def _cancel(queue, number):
 class Kill:
     """What is done for each state that a job can be in, which may change while it is looked at.
 
-    `control` has `queue` and `finder`, and is told what happened; `grace_s`: None for KILL at once.
+    `control` has `queue` and `finder`, and is told what happened; `now` and `grace_s` as for Victims.
     """
 
-    def __init__(self, control, grace_s):
+    def __init__(self, control, now, grace_s):
         self.control, self.queue, self.finder = control, control.queue, control.finder
-        self.victims = Victims(control.finder, grace_s, control.report, control.refuse, self._waits_again)
+        self.victims = Victims(control.finder, now, grace_s, control.report, control.refuse, self._waits_again)
         self.waiting = []           # Targets to be cancelled
         self.done = set()           # numbers of those that were
 

@@ -127,6 +127,13 @@ def test_kill_follows_after_the_grace(sandbox):
     assert [each["signal"] for each in read_record(sandbox, run)["signals"]] == ["USR1", "USR2"]
 
 
+def test_without_grace_the_runs_own_counts(sandbox):
+    run = detach(sandbox, "--grace", "0s", "-o", "ready", IGNORE)
+    sandbox.wait_for(lambda: "ready" in (sandbox.work / "ready").read_text())
+    assert ctl(sandbox, "kill", run)[1] == [
+        "%s: sent TERM, KILL after 0s: killed (signal KILL); mxq-collect commits it" % run]
+
+
 def test_kill_now(sandbox):
     run = ignoring(sandbox)
     assert ctl(sandbox, "kill", "--now", run) == (
@@ -276,6 +283,31 @@ def test_an_orphan_is_left_to_mxq_adopt(sandbox):
     assert (status, said) == (69, []) and errors[0].startswith("%s: its reaper has died; mxq-adopt takes over" % run)
     assert is_alive(entry["main"]["pid"])
     os.kill(entry["main"]["pid"], signal.SIGKILL)
+
+
+def test_a_run_that_mxq_adopt_took_over_is_killed(sandbox):
+    run = ignoring(sandbox)
+    entry = read_record(sandbox, run)
+    os.kill(entry["reaper"]["pid"], signal.SIGKILL)
+    wait_for(lambda: not is_alive(entry["reaper"]["pid"]))
+    sandbox.run("mxq-adopt", check=True)
+    assert ctl(sandbox, "stop", run)[0] == 0
+    wait_for(lambda: state(entry["main"]["pid"]) == "T")
+    status, said, errors = ctl(sandbox, "kill", "--grace", "0s", run)
+    assert (status, errors) == (0, []) and said[0].startswith("%s: sent TERM, KILL after 0s: killed" % run)
+    assert not is_alive(entry["main"]["pid"]) and read_record(sandbox, run)["reason"] == "kill"
+
+
+def test_a_run_whose_reaper_died_below_mxq_run_is_killed(sandbox):
+    submit(sandbox, "-o", "ready", IGNORE)
+    runner = sandbox.spawn("mxq-run", "--wait")
+    entry = wait_until_running(sandbox, "1.1")
+    sandbox.wait_for(lambda: (sandbox.work / "ready").exists() and "ready" in (sandbox.work / "ready").read_text())
+    os.kill(entry["reaper"]["pid"], signal.SIGKILL)
+    wait_for(lambda: read_record(sandbox, "1.1")["reaper"] != entry["reaper"], what="another reaper")
+    status, said, errors = ctl(sandbox, "kill", "--grace", "0s", "1")
+    assert (status, errors) == (0, []) and said[0].startswith("1.1: sent TERM, KILL after 0s: killed")
+    assert runner.wait(20) == 0 and states(sandbox) == {1: "killed"}
 
 
 def test_when_only_the_record_is_missing_no_kill_is_sent(sandbox):
