@@ -169,7 +169,7 @@ def test_one_that_cannot_be_written_is_no_permission(path):
     queue = jobqueue.open_queue(path)
     with pytest.raises(Failure) as failure:
         with queue.transaction():
-            pass
+            jobs.submit(queue, {"name": "x", "cwd": "/"}, [["true"]])
     assert failure.value.status == exits.NOPERM
     queue.close()
 
