@@ -1,11 +1,11 @@
 """Running a mailer or a hook: input, time limit, what it said, and the end of all that it started.
 
-The shell of the command is made a subreaper: whatever the command starts stays below it, however often it forks or
-calls setsid, and can be ended with it. A command that ends in time may leave processes behind, as mailers do
-that deliver in the background: they are let alone.
+All of the input is there before the command is started: when we are killed it goes on with a whole message, and no
+half one is ever sent. The shell of the command is made a subreaper: whatever the command starts stays below it,
+however often it forks or calls setsid, and can be ended with it. A command that ends in time may leave processes
+behind, as mailers do that deliver in the background: they are let alone.
 """
 
-import errno
 import fcntl
 import os
 import select
@@ -13,7 +13,7 @@ import subprocess
 import termios
 import time
 
-from mxqlib import child, process, signals
+from mxqlib import child, durable, process, signals
 from mxqlib.cli import printable, reason
 from mxqlib.delivery import LIMIT_S, PATIENCE_S, Stopped, Undelivered, never
 from mxqlib.tree import Tree
@@ -22,6 +22,7 @@ _SAID_B = 4096              # of what a command says the last bytes are kept; a 
 _GRACE_S = 2.0              # from TERM to KILL at the time limit
 _KILL_S = 5.0
 _SHELL = "/bin/sh"
+_F_SETPIPE_SZ = 1031        # fcntl(2); the module has the name since Python 3.10
 
 
 class Command:
@@ -41,7 +42,7 @@ class Command:
         try:
             with _Run(self, data) as running:
                 running.watch(time.monotonic() + limit_s, limit_s, stop)
-                running.judge(self.must_read)
+                running.judge()
         except OSError as failure:
             raise Undelivered("cannot run it: %s" % reason(failure)) from None
         except subprocess.SubprocessError as failure:
@@ -49,31 +50,60 @@ class Command:
 
 
 class _Run:
-    """A command that runs. The reading end of its input stays open here, so that what it left unread can be counted,
-    and writing never fails."""
+    """A command that runs."""
 
     def __init__(self, command, data):
-        self.data, self.said, self.status = memoryview(data), b"", None
+        self.said, self.status, self.size_b = b"", None, len(data)
         self.fds = []
-        self.process = self.exit = None
+        self.process = self.exit = self.unread = None
         try:
-            self._start(command)
+            self._start(command, data)
         except BaseException:
+            if self.process is not None:        # no descriptor was left to watch it with
+                self.process.kill()
+                self.process.wait()
             self._close()
             raise
 
-    def _start(self, command):
-        reading, self.input = self._pipe()
+    def _start(self, command, data):
+        if command.must_read:
+            self.unread = self._fill_pipe(data)
+        source = self._fill_file(data) if self.unread is None else self.unread
         self.output, writing = self._pipe()
-        for fd in (self.input, self.output):
-            os.set_blocking(fd, False)
-        self.size_b, self.unread = len(self.data), reading
+        os.set_blocking(self.output, False)
         self.process = subprocess.Popen(
-            [_SHELL, "-c", command.text], stdin=reading, stdout=writing, stderr=writing, cwd=command.cwd,
+            [_SHELL, "-c", command.text], stdin=source, stdout=writing, stderr=writing, cwd=command.cwd,
             env=command.environ, start_new_session=True, preexec_fn=lambda: _prepare(command.umask))
         self._close_one(writing)
         self.exit = process.open_pidfd(self.process.pid)
         self.fds.append(self.exit)
+
+    def _fill_pipe(self, data):
+        """The reading end of a pipe that holds all of `data`, or None when it does not fit.
+
+        It stays open here, so that what the command left unread can be counted.
+        """
+        reading, writing = self._pipe()
+        os.set_blocking(writing, False)
+        try:
+            if len(data) > 65536:
+                fcntl.fcntl(writing, _F_SETPIPE_SZ, len(data))
+            written = os.write(writing, data)
+        except OSError:                 # over the limits of pipe(7)
+            written = -1
+        self._close_one(writing)
+        if written == len(data):
+            return reading
+        self._close_one(reading)
+        return None
+
+    def _fill_file(self, data):
+        """A file of no name that holds `data`. Not for mail: who opens /dev/stdin leaves no trace of what it read."""
+        fd = os.memfd_create("mxq-input")
+        self.fds.append(fd)
+        durable.write_all(fd, data)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return fd
 
     def _pipe(self):
         ends = os.pipe()
@@ -100,13 +130,11 @@ class _Run:
     # ---- while it runs ----
 
     def watch(self, until, limit_s, stop):
-        """Feed it, read what it says, until it has exited."""
+        """Read what it says until it has exited."""
         poll = select.poll()
         poll.register(self.exit, select.POLLIN)
         poll.register(self.output, select.POLLIN)
-        poll.register(self.input, select.POLLOUT)
         while True:
-            self._feed(poll)
             left_s = until - time.monotonic()
             if left_s <= 0:
                 raise Undelivered("not done within %s s, and ended%s" % (_plain(limit_s), self._words()))
@@ -122,18 +150,6 @@ class _Run:
                 self._listen()
                 self.process.wait()
                 return
-
-    def _feed(self, poll):
-        if self.input is None:
-            return
-        try:
-            while self.data:
-                self.data = self.data[os.write(self.input, self.data[:65536]):]
-        except BlockingIOError:
-            return
-        poll.unregister(self.input)
-        self._close_one(self.input)
-        self.input = None
 
     def _listen(self):
         """Read what is there of its output, a bounded part of a flood; False when nobody writes any more."""
@@ -151,7 +167,7 @@ class _Run:
 
     # ---- how it ended ----
 
-    def judge(self, must_read):
+    def judge(self):
         """Raise Undelivered unless it succeeded."""
         if self.status is None:
             raise Undelivered("its exit status was lost")
@@ -159,17 +175,14 @@ class _Run:
             raise Undelivered("died by signal %s%s" % (signals.name(self.status & 0x7f), self._words()))
         if self.status:
             raise Undelivered("exit %d%s" % (self.status >> 8, self._words()))
-        left_b = len(self.data) + self._count_unread()
-        if must_read and left_b:
+        left_b = self._count_unread()
+        if left_b:
             raise Undelivered("read only %d of %d bytes%s" % (self.size_b - left_b, self.size_b, self._words()))
 
     def _count_unread(self):
-        try:
-            return int.from_bytes(fcntl.ioctl(self.unread, termios.FIONREAD, bytes(4)), "little")
-        except OSError as failure:
-            if failure.errno in (errno.ENOTTY, errno.EINVAL):
-                return 0
-            raise
+        if self.unread is None:
+            return 0
+        return int.from_bytes(fcntl.ioctl(self.unread, termios.FIONREAD, bytes(4)), "little")
 
     def _words(self):
         """The last line of what it said."""

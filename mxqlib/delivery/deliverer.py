@@ -167,8 +167,8 @@ class Deliverer:
             return
         if found.run:
             environ["MXQ_RUN"] = found.run
-        cwd = found.cwd if os.path.isdir(found.cwd) and os.access(found.cwd, os.X_OK) else "/"
-        command.Command(found.target, environ, cwd, found.umask).run(recordline.text(found), self.limit_s, self.stop)
+        command.Command(found.target, environ, _directory(found.cwd), found.umask).run(
+            recordline.text(found), self.limit_s, self.stop)
 
     # ---- messages ----
 
@@ -186,6 +186,17 @@ class Deliverer:
 def _search_path(path):
     """PATH of mailers and hooks: the caller's, and the place of sendmail, which users and cron do not have in it."""
     return path if path and "/usr/sbin" in path.split(":") else (path + ":" if path else "") + _PATH
+
+
+def _directory(path):
+    """Where a hook runs: in the directory of the job; in / when that is gone for good, as those of tests often are."""
+    try:
+        os.stat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return "/"
+    except OSError:
+        pass                    # told when it is entered, and tried again
+    return path
 
 
 def _user_name():
