@@ -84,9 +84,13 @@ def list_calls(path):
 
 
 def list_methods(path):
-    """(line, name) of everything that is called as an attribute of something."""
-    return [(node.lineno, node.func.attr) for node in ast.walk(parse(path))
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    """(line, name) of everything that is called as an attribute of something that is not an imported module."""
+    tree = parse(path)
+    imported = {alias.asname or alias.name for node in ast.walk(tree) if isinstance(node, (ast.Import, ast.ImportFrom))
+                for alias in node.names}
+    return [(node.lineno, node.func.attr) for node in ast.walk(tree)
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+            and getattr(node.func.value, "id", None) not in imported]
 
 
 def list_texts(path):
