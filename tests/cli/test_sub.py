@@ -9,6 +9,9 @@ import pytest
 
 
 
+LONG = b"true " + b"x" * 994 + b"\n"       # a thousand are nearly a mebibyte
+
+
 def submit(sandbox, *words, **kw):
     """The numbers that mxq-sub printed."""
     return [int(line) for line in sandbox.run("mxq-sub", *words, check=True, **kw).stdout.splitlines()]
@@ -187,7 +190,7 @@ def test_more_than_a_statement_holds_and_less(sandbox):
 
 @pytest.mark.parametrize("words, lines, shown", [
     ((), b"", "no commands"), ((), b"\n\n \n", "no commands"), (("-0",), b"\0\0", "no commands"),
-    ((), b"true\nfa\0lse\n", "command 2: a NUL byte"), ((), b"true\n" * 300000 + b"\0\n", "command 300001: a NUL byte"),
+    ((), b"true\nfa\0lse\n", "command 2: a NUL byte"), ((), LONG * 1500 + b"\0\n", "command 1501: a NUL byte"),
     ((), b"true\n" + b"x" * 131072 + b"\n", "command 2: more than 131071 bytes"),
     ((), b"true\n" * 9 + b"\xc3\xa4" * 65536, "command 10: more than 131071 bytes"),
     ((), b"x" * (3 << 20), "command 1: more than 131071 bytes"),
@@ -207,13 +210,13 @@ def test_the_longest_line_can_be_run(sandbox):
 
 def test_a_slow_writer_keeps_nobody_waiting(sandbox):
     slow = sandbox.spawn("mxq-sub", "-f", "-", stdin=subprocess.PIPE)
-    slow.stdin.write("echo slow\n" * 200000)      # more than a block: it is being read
+    slow.stdin.write(LONG.decode() * 2000)          # more than a block: it is being read
     slow.stdin.flush()
     sandbox.wait_for(lambda: sandbox.mxq_dir.exists())
     assert submit(sandbox, "true", timeout_s=20) == [1]
     slow.stdin.close()
-    assert len(slow.stdout.read().split()) == 200000 and slow.wait(60) == 0
-    assert sandbox.queue("SELECT count(*) FROM job")[0][0] == 200001
+    assert len(slow.stdout.read().split()) == 2000 and slow.wait(60) == 0
+    assert sandbox.queue("SELECT count(*) FROM job")[0][0] == 2001
 
 
 # ---- after ----
