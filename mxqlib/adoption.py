@@ -334,7 +334,7 @@ class Adoption:
         shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
         for name in self.roll.hidden:
             run, temporary, pid = name[1:].rpartition(".json.")
-            if (temporary and not pid.isdigit()) or not record.valid_run(run or pid):
+            if (temporary and not pid.isdigit()) or not record.valid_run(run or pid) or not name[1:2].isdigit():
                 continue            # none of ours
             path = os.path.join(self.spool.runs, name)
             if not temporary and os.path.lexists(self.spool.record_path(pid)):
