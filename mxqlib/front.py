@@ -188,7 +188,8 @@ class Front:
         process.set_name(process.REAPER)        # an outer run sends us USR1 and USR2 now
         reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
         reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
-        reaper.to, reaper.adopted, reaper.strangers = "front", True, self.strangers
+        reaper.to, reaper.adopted = "front", True
+        reaper.strangers.update(self.strangers)
         if self.told.started_s is None:
             # The gate was not opened, so it is closed now, and MAIN leaves without having been the command.
             reaper.status = 0

@@ -53,14 +53,14 @@ class Reaper(_Facts):
     def __init__(self, attempt, tell=lambda line: None, relay=lambda number: None, pass_on=lambda number: None):
         _Facts.__init__(self)
         self.attempt, self.tell, self.relay, self.pass_on = attempt, tell, relay, pass_on
-        self.tree = Tree(os.getpid())
+        self.strangers = set()      # pids of children that are none of the job's
+        self.tree = Tree(os.getpid(), self.strangers)
         self.main = None            # pid of MAIN
         self.started_s = None       # CLOCK_BOOTTIME at the gate
         self.unstarted = False      # the gate closed before MAIN could pass
         self.clearing = False       # MAIN has ended, what it left behind is being ended
         self.killing = False
         self.done = False           # only survivors are left
-        self.strangers = set()      # pids of children that are none of the job's
         self.to = "reaper"
         self._stopped = False       # MAIN is, and the front with it
         self.due = {}               # what is to be done -> when (CLOCK_BOOTTIME)

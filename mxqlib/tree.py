@@ -28,14 +28,18 @@ def below_us(found):
 class Tree:
     """The job whose processes descend from pid `root`, our own."""
 
-    def __init__(self, root):
-        self.root = root
+    def __init__(self, root, strangers=frozenset()):
+        """`strangers`: pids of children of `root` that are none of the job's, nor is what is below them."""
+        self.root, self.strangers = root, strangers
         self.leftovers = None       # once MAIN has ended: (pid, start) of all that TERM or KILL was meant for
         self._told = {}             # (pid, start) of an inner reaper -> when USR2 was sent
 
     def members(self):
         """The living Processes of the job now."""
-        return process.descendants(self.root, below_us)
+        if not self.strangers:
+            return process.descendants(self.root, below_us)
+        found = process.descendants(self.root, lambda each: below_us(each) and each.pid not in self.strangers)
+        return [each for each in found if each.pid not in self.strangers]
 
     def near(self):
         """As members(), where it is called often: it may cost less, and miss some."""

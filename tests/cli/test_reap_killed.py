@@ -8,8 +8,8 @@ import pytest
 
 from mxqlib import record as records
 from tests.harness import processes
-from tests.harness.reaping import ESCAPE, IGNORE, ended, outcome, running, spawn_ready
-from tests.harness.sandbox import wait_for
+from tests.harness.reaping import CATCH, ESCAPE, IGNORE, ended, outcome, running, spawn_ready
+from tests.harness.sandbox import read_until, wait_for
 
 ROLES = ("front", "reaper", "main")
 ORDERS = [("front",), ("reaper",), ("front", "reaper"), ("reaper", "front")]
@@ -142,10 +142,10 @@ def test_the_reaper_killed_while_it_ends_what_was_left_behind(sandbox):
 
 
 def test_a_kill_that_was_told_before_the_reaper_died_stays_the_reason(sandbox):
-    reap = spawn_ready(sandbox, "mxq-reap", IGNORE)
+    reap = spawn_ready(sandbox, "mxq-reap", CATCH, "TERM", "INT")
     record = running(sandbox)
     os.kill(record["reaper"]["pid"], signal.SIGUSR1)
-    wait_for(lambda: int(processes.status(record["reaper"]["pid"], "ShdPnd"), 16) == 0)
+    read_until(reap.stdout, b"got TERM\n")
     os.kill(record["reaper"]["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.record()["reaper"]["pid"] == reap.pid)
     os.kill(record["main"]["pid"], signal.SIGKILL)

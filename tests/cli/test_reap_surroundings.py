@@ -192,13 +192,14 @@ def test_a_child_from_before_the_exec_is_none_of_ours(sandbox):
 
 def test_a_child_from_before_the_exec_is_none_of_ours_for_a_front_alone(sandbox):
     os.mkfifo(sandbox.work / "go")
-    done = sandbox.spawn("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; exec mxq-reap sh -c 'read x <go; exit 4'")
+    done = sandbox.spawn("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; exec mxq-reap sh -c 'setsid sleep 61 & read x <go; exit 4'")
     stranger = int(done.stdout.readline())
     os.kill(running(sandbox)["reaper"]["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.record()["reaper"]["pid"] == done.pid)
     (sandbox.work / "go").write_text("\n")
     assert done.wait(20) == 4
     assert processes.is_alive(stranger)
+    assert sandbox.record()["leftovers"] == 1
     sandbox.kill_all()
 
 
