@@ -139,9 +139,9 @@ def test_two_lost_runs_are_both_named(sandbox):
 def make_outcome(before, status):
     """The record that the reaper would have written."""
     date = "2026-11-30T17:46:27.123456Z"
-    entry = dict(before, state="ended", date_end=date, date_done=date, real=60.0, status=status, exit=status >> 8, signal=None, core=None, reason=None, error=None, signals=[],
-                 rusage={}, maxrss_floor=None, max_sumrss=None, children=[], children_more=0, leftovers=0,
-                 survivors=[], adopted=False)
+    entry = dict(before, state="ended", date_end=date, date_done=date, real=60.0, status=status, exit=status >> 8,
+                 signal=None, core=None, reason=None, error=None, signals=[], rusage={}, maxrss_floor=None,
+                 max_sumrss=None, children=[], children_more=0, leftovers=0, survivors=[], adopted=False)
     record.check(entry)
     return entry
 
