@@ -16,7 +16,8 @@ FORBIDDEN = set("""sqlite3 _sqlite3 argparse json re subprocess logging pathlib 
 # In their one home each, as a fallback for a Python that has no such C module.
 FALLBACKS = {"signals": {"signal"}, "process": {"ctypes"}, "record": {"json"}}
 # Inside a function: what is called before the job starts and rarely needed, by readers only (json), or for a bug.
-LAZY = {"cli": {"traceback"}, "place": {"pwd"}, "request": {"pwd"}, "process": {"_ctypes", "ctypes"}, "record": {"json"}}
+LAZY = {"cli": {"traceback"}, "place": {"pwd"}, "request": {"pwd"}, "process": {"_ctypes", "ctypes"},
+        "record": {"json"}}
 MODULES = list_modules()
 PYTHON = "/usr/bin/python3"
 
