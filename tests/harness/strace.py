@@ -172,7 +172,9 @@ class Traced:
     def end(self, timeout_s=30):
         """Wait until every process of the sandbox has ended, the job included; return self."""
         self.wait_for(self.ended, timeout_s, "end of %s" % self.argv[0])
-        self.wait_for(lambda: not self.sandbox.pids(), timeout_s, "end of the job and its reaper")
+        # Looking for everybody means reading all of /proc: not before those that are known have gone.
+        self.wait_for(lambda: not any(map(is_running, self.pids.values())), timeout_s, "end of the job and its reaper")
+        self.wait_for(lambda: not self.sandbox.pids(), timeout_s, "end of what the job left")
         self.close()
         return self
 
@@ -245,6 +247,15 @@ class Traced:
             sandbox_module.describe(self.sandbox.pids()))
 
 
+def is_running(pid):
+    """True while the process lives, and is no zombie."""
+    try:
+        with open("/proc/%d/stat" % pid, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
 def describe(fault):
     """`kill reaper before rename 1`, for messages."""
     what = {"kill": "kill %s before %s %d", "freeze": "freeze %s after %s %d", "fail": "fail %s at %s %d"}[fault.kind]
@@ -292,7 +303,8 @@ class Point:
                     raise AssertionError(wrong) from error
                 failures.append(wrong)
             finally:
-                sandbox.kill_all()
+                if traced.hello is not None:        # not ended yet
+                    sandbox.kill_all()
                 traced.close()
                 self.fired = [traced.fired(fault) for fault in self.faults]
         finally:
