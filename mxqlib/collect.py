@@ -36,7 +36,7 @@ def main(argv):
     base = place.base(values.d)
     place.make_private(base)
     where = Spool(place.spool(base)).open()
-    intake = Intake(where, lambda: _open_queue(base, where))
+    intake = Intake(where, lambda: _open_queue(base, where), may_fork=True)
     if not os.path.exists(place.queue(base)):
         intake.queue = _open_queue(base, where)
     try:

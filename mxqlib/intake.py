@@ -15,6 +15,7 @@ import os
 
 from mxqlib import cli, durable, exits, outbox, place, record, spool
 from mxqlib.cli import Failure, error, reason, step
+from mxqlib.remover import Remover
 
 BATCH = 1000                    # files in one transaction
 BATCH_B = 16 << 20              # or as many bytes: a record may have megabytes of argv
@@ -36,19 +37,22 @@ class _File:
 
     @property
     def is_final(self):
-        """True when nobody writes to this name any more: MAIN's status was seen by its own reaper."""
-        return self.ended and self.fallback is None and self.entry["status"] is not None
+        """True when nobody writes to this name any more and nothing else is to go: its own reaper saw it end."""
+        return (self.ended and self.fallback is None and self.entry["status"] is not None
+                and not self.entry.get("adopted"))
 
 
 class Intake:
     """One pass after the other over a spool. `open_queue()` is called when there is something to commit.
 
     `committed`, `dropped`, `corrupt` count outcomes committed, outcomes known already, files put aside; `status` is
-    what a command that did nothing else would exit with.
+    what a command that did nothing else would exit with. `may_fork`: large batches are removed by helper
+    processes while the next one is read.
     """
 
-    def __init__(self, where, open_queue):
+    def __init__(self, where, open_queue, may_fork=False):
         self.spool, self._open_queue, self.queue = where, open_queue, None
+        self._remover = Remover(where.runs) if may_fork else None
         self.committed = self.dropped = self.corrupt = 0
         self.status = exits.OK
         self._safe = {}                 # fallback folder -> may what is there be believed?
@@ -64,6 +68,8 @@ class Intake:
         finally:
             if was_on:
                 gc.enable()
+            if self._remover is not None and not self._remover.finish():
+                self._fail(exits.IOERR, "not all files that are committed could be removed")
         if self.queue is not None and embryos:
             self._drop_embryos(embryos)
         return self.status
@@ -169,11 +175,17 @@ class Intake:
                     if result is outcomes.CONTRADICTION:
                         contradicting.append(found)
                     elif found.ended:
+                        if cli.verbose:
+                            step("%s: %s" % (found.entry["run"], record.state_of(found.entry)))
                         done.append(found)
                         if result is outcomes.NEW:
                             self.committed += 1
                         else:
                             self.dropped += 1
+        if self._remover is not None and len(done) > BATCH // 2:
+            final = [found.name for found in done if found.is_final]
+            if self._remover.give(final):
+                done = [found for found in done if not found.is_final]
         for found in done:
             self._remove(found)
         if damaged or contradicting:
@@ -218,10 +230,8 @@ class Intake:
         except OSError as failure:
             self._fail(exits.IOERR, "cannot remove %s: %s; it is committed" % (failure.filename, reason(failure)))
             return
-        if found.entry.get("adopted") or found.fallback is not None or not found.ended:
-            durable.discard(self.spool.embryo_path(run))
-        if cli.verbose:
-            step("%s: %s" % (run, record.state_of(found.entry) if found.ended else "outcome known"))
+        if not found.is_final:
+            durable.clear(self.spool.embryo_path(run))
 
     def _drop_embryos(self, names):
         """Remove room that was reserved for outcomes which are in the queue: a crash came before it was removed."""

@@ -113,7 +113,8 @@ class Batch:
             row = self.queue.db.execute(
                 "SELECT date_submit, EXISTS (SELECT 1 FROM run WHERE run.job = job.job AND attempt = ?)"
                 " FROM job WHERE job = ?", (entry["attempt"], number)).fetchone()
-            if row and not row[1] and (row[0] == entry.get("date_submit") or None in (row[0], entry.get("date_submit"))):
+            if row and not row[1] and (row[0] == entry.get("date_submit")
+                                       or None in (row[0], entry.get("date_submit"))):
                 return number, False
             if row:
                 number = None

@@ -14,7 +14,7 @@ from tests.meta.source import closure, list_imports, list_modules, list_own_impo
 LAYERS = (
     ("base", "exits units clock signals cli"),
     ("system", "durable process census child"),
-    ("words of the spool", "place record spool outcome outer request lock "
+    ("words of the spool", "place record spool outcome outer request lock remover "
                           "wire attempt reaper front tree kin watcher runners rollcall table progress"),
     ("words of the queue", "jobqueue schema intake outbox delivery "
                           "capacity crew dispatch adoption targets kill listing detail"),
