@@ -363,7 +363,8 @@ def test_a_damaged_database(loaded):
     refuse(loaded, 69, "malformed")
 
 
-@pytest.mark.parametrize("pragma, words", [("user_version = 99", "newer"), ("application_id = 1", "not a queue of MXQ")])
+@pytest.mark.parametrize("pragma, words", [("user_version = 99", "newer"),
+                                           ("application_id = 1", "not a queue of MXQ")])
 def test_a_database_of_somebody_else_or_of_the_future(loaded, pragma, words):
     with contextlib.closing(sqlite3.connect(loaded.queue_file)) as db:
         db.execute("PRAGMA " + pragma)

@@ -1,4 +1,4 @@
-"""mxq-ls: the queue with the spool laid over it; a table for a terminal, everything for programs; nothing is changed."""
+"""mxq-ls: the queue with the spool laid over it; a table for a terminal, all of it for programs; nothing changes."""
 
 import json
 import os
@@ -133,7 +133,8 @@ def some(sandbox):
 
 
 @pytest.mark.parametrize("argv, wanted", [
-    ([], "45321"), (["-n", "2"], "45"), (["-n", "0"], "45321"), (["-s", "failed"], "52"), (["-s", "running,killed"], "43"),
+    ([], "45321"), (["-n", "2"], "45"), (["-n", "0"], "45321"), (["-s", "failed"], "52"),
+    (["-s", "running,killed"], "43"),
     (["-g", "g"], "432"), (["-N", "a"], "431"), (["-g", "g", "-N", "a"], "43"), (["-g", "g", "-s", "failed"], "2"),
     (["-N", "nobody"], ""), (["-n", "1", "-s", "finished"], "1"), (["-g", ""], ""), (["-n", "99"], "45321"),
 ])
@@ -161,7 +162,8 @@ def test_nothing_is_changed(some):
 
 def test_objects_have_all_fields(some):
     row = [row for row in objects(some) if row["job"] == 3][0]
-    assert {"job", "state", "name", "argv", "run", "attempt", "group", "host", "exit", "signal", "core", "reason", "real",
+    assert {"job", "state", "name", "argv", "run", "attempt", "group", "host", "exit", "signal", "core", "reason",
+            "real",
             "date_submit", "date_start", "date_end", "threads", "memory", "cwd"} <= set(row)
     assert (row["state"], row["signal"], row["exit"], row["reason"], row["status"]) == ("killed", 15, None, "time", 15)
     assert len({tuple(row) for row in objects(some)}) == 1
@@ -174,7 +176,8 @@ def test_a_table_is_cut_to_the_width_of_the_terminal(some):
         assert max(map(len, shown.splitlines())) <= columns
     heading, *rows = on_terminal(some, columns=120).splitlines()
     assert heading.split() == "JOB STATE RESULT NAME GROUP THR MEMORY START TIME COMMAND".split()
-    assert [row.split()[:3] for row in rows] == [["4", "running", "-"], ["5", "failed", "SIGSEGV"], ["3", "killed", "time"],
+    assert [row.split()[:3] for row in rows] == [["4", "running", "-"], ["5", "failed", "SIGSEGV"],
+                                                 ["3", "killed", "time"],
                                                  ["2", "failed", "3"], ["1", "finished", "0"]]
     assert rows[0].split()[6] == "1536M"
 
@@ -255,9 +258,11 @@ def test_events_and_what_is_owed(sandbox):
 # ---- trouble ----
 
 @pytest.mark.parametrize("argv, words", [
-    (["1"], "no operands"), (["-s", "done"], "not a state: done"), (["-s", ""], "not a state"), (["-n", "-1"], "not a number"),
+    (["1"], "no operands"), (["-s", "done"], "not a state: done"), (["-s", ""], "not a state"),
+    (["-n", "-1"], "not a number"),
     (["-n", "x"], "not a number"), (["-l"], "needs a value"), (["--events", "--owed"], "contradict"),
-    (["-l", "1", "--joblog"], "contradict"), (["--json", "--joblog"], "contradict"), (["-l", "1", "-s", "failed"], "contradict"),
+    (["-l", "1", "--joblog"], "contradict"), (["--json", "--joblog"], "contradict"),
+    (["-l", "1", "-s", "failed"], "contradict"),
 ])
 def test_bad_usage(sandbox, argv, words):
     done = sandbox.run("mxq-ls", *argv)

@@ -120,8 +120,10 @@ sshfs /mnt/far fuse.sshfs rw 0 0
 
 
 @pytest.mark.parametrize("path, kind, far", [
-    ("/var/lib/mxq/queue.db", "ext4", False), ("/home/user/queue.db", "nfs4", True), ("/home/user/tmp/q", "tmpfs", False),
-    ("/homes/q", "ext4", False), ("/mnt/a b/q", "cifs", True), ("/over/q", "nfs", True), ("/mnt/far/q", "fuse.sshfs", True),
+    ("/var/lib/mxq/queue.db", "ext4", False), ("/home/user/queue.db", "nfs4", True),
+    ("/home/user/tmp/q", "tmpfs", False),
+    ("/homes/q", "ext4", False), ("/mnt/a b/q", "cifs", True), ("/over/q", "nfs", True),
+    ("/mnt/far/q", "fuse.sshfs", True),
 ])
 def test_the_type_of_a_file_system_is_that_of_the_mount_on_top(tmp_path, monkeypatch, path, kind, far):
     mounts = tmp_path / "mounts"

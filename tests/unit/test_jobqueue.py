@@ -1,4 +1,4 @@
-"""jobqueue: how the queue is opened, what it refuses, what a transaction promises, and that every question has an index."""
+"""jobqueue: how it is opened, what it refuses, what a transaction promises, and that every question has an index."""
 
 import os
 import re
@@ -206,7 +206,8 @@ def test_our_own_bugs_are_not_explained_away(queue):
             queue.db.execute("INSERT INTO run (run, job, attempt, state, host) VALUES ('x', 99, 1, 'running', '')")
 
 
-@pytest.mark.parametrize("state, date_end", [("queued", "x"), ("finished", None), ("done", "x"), ("", None), ("running", "x")])
+@pytest.mark.parametrize("state, date_end", [("queued", "x"), ("finished", None), ("done", "x"), ("", None),
+                                             ("running", "x")])
 def test_a_state_and_its_date_belong_together(queue, state, date_end):
     with pytest.raises(sqlite3.IntegrityError):
         with queue.transaction():
@@ -253,7 +254,8 @@ def ask_everything(queue):
         jobs.active(queue)
         jobs.give_back(queue, "2.1")
         jobs.hold(queue, 3), jobs.release(queue, 3), jobs.cancel(queue, 3), jobs.retry(queue, 3), jobs.cancel(queue, 4)
-    entries = [records.make_running("1.1"), records.make_ended("2.1", status=256), records.make_ended("2.1", status=None),
+    entries = [records.make_running("1.1"), records.make_ended("2.1", status=256),
+               records.make_ended("2.1", status=None),
                records.make_ended("8.1", None), records.make_ended(records.make_run_id(1)),
                records.make_running(records.make_run_id(2)), records.make_ended("1.1", deliveries=[])]
     for entry in entries:
@@ -263,7 +265,8 @@ def ask_everything(queue):
             outcomes.known_state(queue, entry["run"], line)
     with queue.reading():
         for state in changes.LIVE:
-            list(roster.live(queue, state)), list(roster.live(queue, state, "g")), list(roster.live(queue, state, "default"))
+            list(roster.live(queue, state)), list(roster.live(queue, state, "g")),
+            list(roster.live(queue, state, "default"))
             list(roster.live(queue, state, None, "n")), list(roster.live(queue, state, "g", "n"))
         for choice in ((), ("g",), ("default",), (None, "n"), ("g", "n")):
             list(roster.over(queue, changes.OVER, *choice))
@@ -289,8 +292,8 @@ def test_every_question_has_an_index_and_no_list_is_sorted(path):
         # One job's runs, events and deliveries are few, and so is what runs or is owed: these may be sorted.
         few = re.search(r"FROM event AS e|FROM delivery AS d", statement)
         for step in plan:
-            scan = re.match(r"SCAN (?!d USING INDEX delivery_|\d+ CONSTANT|job USING .*INDEX job_waiting|run USING .*run_active)",
-                            step)
+            scan = re.match(r"SCAN (?!d USING INDEX delivery_|\d+ CONSTANT|job USING .*job_waiting"
+                            r"|run USING .*run_active)", step)
             if scan or ("TEMP B-TREE" in step and not few):
                 slow.append("%s\n    %s" % (step, statement[:300]))
     queue.close()

@@ -16,7 +16,8 @@ def queue(tmp_path):
 
 def submit(queue, commands=1, state="queued", after=(), **fields):
     with queue.transaction():
-        return jobs.submit(queue, dict({"name": "n", "cwd": "/"}, **fields), ([str(n)] for n in range(commands)), state, after)
+        return jobs.submit(queue, dict({"name": "n", "cwd": "/"}, **fields), ([str(n)] for n in range(commands)),
+                           state, after)
 
 
 def kinds(queue, host="here"):

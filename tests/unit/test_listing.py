@@ -62,7 +62,8 @@ def test_those_that_run_then_those_that_wait_then_the_last_that_ended(here):
         here.submit(state=state)
     here.claim(7)
     here.commit(records.make_running(here.claim(8)))
-    assert here.states() == [(8, "running"), (7, "loaded"), (5, "queued"), (6, "held"), (4, "finished"), (3, "finished"),
+    assert here.states() == [(8, "running"), (7, "loaded"), (5, "queued"), (6, "held"), (4, "finished"),
+                             (3, "finished"),
                              (2, "finished"), (1, "finished")]
     assert here.states(most=3) == here.states()[:3]
     assert here.states(most_over=2) == here.states()[:6]

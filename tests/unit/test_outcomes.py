@@ -61,7 +61,8 @@ def events(queue, number):
 
 # ---- a run that no queue knew ----
 
-@pytest.mark.parametrize("status, wanted", [(FINISHED, "finished"), (FAILED, "failed"), (KILLED, "killed"), (LOST, "lost")])
+@pytest.mark.parametrize("status, wanted", [(FINISHED, "finished"), (FAILED, "failed"), (KILLED, "killed"),
+                                            (LOST, "lost")])
 def test_a_run_of_a_wrapper_becomes_a_job(queue, status, wanted):
     entry = ended(None, status, name="\udcff", argv=["a", "\udc80"], memory=1 << 30)
     assert take(queue, entry) == NEW
@@ -201,7 +202,8 @@ def test_a_late_outcome_while_the_next_attempt_only_waits(queue, status, wanted,
     assert state(queue, number) == ("held" if held and wanted == "queued" else wanted)
     assert run_state(queue, run) != "lost"
     with queue.reading():
-        assert [kind[4] for kind in jobs.kinds(queue, "node7")] == ([number] if state(queue, number) == "queued" else [])
+        offered = [kind[4] for kind in jobs.kinds(queue, "node7")]
+    assert offered == ([number] if state(queue, number) == "queued" else [])
 
 
 @pytest.mark.parametrize("status", [FINISHED, FAILED, KILLED])
@@ -252,7 +254,8 @@ def test_a_job_starts_when_all_it_waits_for_have_finished(queue):
     assert claim(queue, third) == "%d.1" % third
 
 
-@pytest.mark.parametrize("status, retries, wanted", [(FAILED, 0, "cancelled"), (FAILED, 1, "queued"), (KILLED, 1, "cancelled"),
+@pytest.mark.parametrize("status, retries, wanted", [(FAILED, 0, "cancelled"), (FAILED, 1, "queued"),
+                                                     (KILLED, 1, "cancelled"),
                                                      (LOST, 0, "cancelled")])
 def test_a_job_is_cancelled_when_one_that_it_waits_for_does_not_finish(queue, status, retries, wanted):
     first = submit(queue, retries=retries)
@@ -312,7 +315,8 @@ def test_nothing_is_owed_twice(queue):
 def test_an_attempt_that_is_followed_by_another_is_no_end(queue):
     number = submit(queue, retries=1, deliveries=ALL)
     take(queue, ended(claim(queue, number), FAILED, deliveries=ALL))
-    assert {(code, sink) for _, code, sink, _ in owed(queue)} == {(0, "log"), (1, "log"), (4, "log"), (4, "record"), (4, "hook")}
+    assert {(code, sink) for _, code, sink, _ in owed(queue)} == {(0, "log"), (1, "log"), (4, "log"), (4, "record"),
+                                                                  (4, "hook")}
     take(queue, ended(claim(queue, number), FINISHED, deliveries=ALL))
     assert [(code, target) for _, code, sink, target in owed(queue) if sink == "mail"] == [(5, "a@b")]
 
@@ -330,10 +334,10 @@ def test_whatever_comes_in_whatever_order_ends_in_one_truth():
             submit(queue, retries=chance.randrange(2), restart=chance.choice(["never", "always"]))
             runs = ["1.%d" % attempt for attempt in (1, 2, 3)]
             truth = {run: chance.choice([0, 256, 9]) for run in runs}
-            events_ = [records.make_running(run) for run in runs] + [ended(run, status) for run, status in truth.items()]
-            events_ += [ended(run, LOST) for run in runs]
+            said = [records.make_running(run) for run in runs] + [ended(run, LOST) for run in runs]
+            said += [ended(run, status) for run, status in truth.items()]
             same = queue.db.execute("SELECT date_submit FROM job").fetchone()[0]
-            for entry in [dict(entry, date_submit=same) for entry in chance.sample(events_ * 2, len(events_) * 2)]:
+            for entry in [dict(entry, date_submit=same) for entry in chance.sample(said * 2, len(said) * 2)]:
                 take(queue, entry)
             found = {row[0]: row[1] for row in queue.db.execute("SELECT run, status FROM run")}
             for run, status in truth.items():

@@ -1,4 +1,4 @@
-"""record: what is written can be read, by everybody; what is no record is refused, whatever byte is missing or wrong."""
+"""record: what is written can be read by everybody; what is none is refused, whatever byte is missing or wrong."""
 
 import json
 import random
@@ -8,7 +8,8 @@ import pytest
 from mxqlib import record
 from tests.harness import records
 
-ODD = ["", " ", "a\tb", "line\nbreak", "\\", '"', "\x01\x1f\x7f", "über", "日本", "\U0001f4a9", "\udcff\udc80", "a" * 10000,
+ODD = ["", " ", "a\tb", "line\nbreak", "\\", '"', "\x01\x1f\x7f", "über", "日本", "\U0001f4a9", "\udcff\udc80",
+       "a" * 10000,
        "\u2028", "{}", "--", "\\u0000"]
 
 
@@ -20,7 +21,8 @@ def test_it_is_json_for_everybody_and_ascii_for_every_locale():
     assert record.decode(line, entry["run"]) == entry
 
 
-@pytest.mark.parametrize("value", [None, True, False, 0, -1, 1 << 70, 0.1, 1e-9, 1e300, "x", [], {}, [[1], {"a": [None]}], (1, 2)])
+@pytest.mark.parametrize("value", [None, True, False, 0, -1, 1 << 70, 0.1, 1e-9, 1e300, "x", [], {},
+                                   [[1], {"a": [None]}], (1, 2)])
 def test_values_are_written_as_json_writes_them(value):
     assert json.loads(record.to_json(value)) == (list(value) if isinstance(value, tuple) else value)
 
@@ -65,16 +67,22 @@ def test_what_is_no_record(data, why):
 
 
 @pytest.mark.parametrize("changes", [
-    {"format": 2}, {"format": 0}, {"format": "1"}, {"state": "done"}, {"run": ""}, {"run": "../x"}, {"run": ".x"}, {"run": "a/b"},
-    {"run": 1}, {"run": records.MISSING}, {"run": "17.1"}, {"job": -1}, {"job": "17"}, {"attempt": None}, {"attempt": 1.5},
+    {"format": 2}, {"format": 0}, {"format": "1"}, {"state": "done"}, {"run": ""}, {"run": "../x"}, {"run": ".x"},
+    {"run": "a/b"},
+    {"run": 1}, {"run": records.MISSING}, {"run": "17.1"}, {"job": -1}, {"job": "17"}, {"attempt": None},
+    {"attempt": 1.5},
     {"name": None}, {"name": 1}, {"name": "a\0b"}, {"name": "\ud800"}, {"uid": -1}, {"uid": True}, {"uid": 1 << 63},
-    {"host": records.MISSING}, {"reaper": None}, {"reaper": {}}, {"reaper": {"pid": 1}}, {"reaper": []}, {"main": records.MISSING},
-    {"argv": None}, {"argv": "true"}, {"argv": [1]}, {"argv": ["a\0"]}, {"cwd": None}, {"umask": "22"}, {"threads": None},
+    {"host": records.MISSING}, {"reaper": None}, {"reaper": {}}, {"reaper": {"pid": 1}}, {"reaper": []},
+    {"main": records.MISSING},
+    {"argv": None}, {"argv": "true"}, {"argv": [1]}, {"argv": ["a\0"]}, {"cwd": None}, {"umask": "22"},
+    {"threads": None},
     {"memory": -1}, {"cpus": [-1]}, {"cpus": {}}, {"date_start": "yesterday"}, {"date_start": 0},
     {"date_start": "2026-11-30T17:45:27.123456"}, {"deliveries": {}}, {"deliveries": ["log"]}, {"outer": []},
     {"date_end": records.MISSING}, {"date_done": None}, {"real": "1"}, {"real": records.MISSING}, {"status": -1},
-    {"status": 65536}, {"status": "0"}, {"status": records.MISSING}, {"exit": 1}, {"signal": 9}, {"core": False}, {"core": "no"},
-    {"reason": "because"}, {"reason": records.MISSING}, {"children": [1]}, {"adopted": 1}, {"survivors": None, "leftovers": -1},
+    {"status": 65536}, {"status": "0"}, {"status": records.MISSING}, {"exit": 1}, {"signal": 9}, {"core": False},
+    {"core": "no"},
+    {"reason": "because"}, {"reason": records.MISSING}, {"children": [1]}, {"adopted": 1},
+    {"survivors": None, "leftovers": -1},
 ])
 def test_fields_that_make_no_sense(changes):
     entry = dict(records.make_ended(), **changes)
@@ -108,7 +116,8 @@ def test_a_record_is_that_of_its_file():
 
 
 @pytest.mark.parametrize("run, known", [
-    ("17.1", (17, 1)), ("1.10", (1, 10)), ("17", None), ("17.0", None), ("017.1", None), ("17.1.1", None), ("-1.1", None),
+    ("17.1", (17, 1)), ("1.10", (1, 10)), ("17", None), ("17.0", None), ("017.1", None), ("17.1.1", None),
+    ("-1.1", None),
     ("1" * 19 + ".1", None), ("²." + "1", None), ("20261130T174527.123456Z-node-1", None),
 ])
 def test_job_and_attempt(run, known):
@@ -117,30 +126,36 @@ def test_job_and_attempt(run, known):
 
 @pytest.mark.parametrize("run, valid", [
     ("17.1", True), ("20261130T174527.123456Z-node-1", True), ("a_b-c.d", True), ("x" * 200, True), ("x" * 201, False),
-    ("", False), (".17", False), ("a b", False), ("a/b", False), ("ü", False), ("a\n", False), ("a\udcff", False), ("²", False),
+    ("", False), (".17", False), ("a b", False), ("a/b", False), ("ü", False), ("a\n", False), ("a\udcff", False),
+    ("²", False),
 ])
 def test_run_ids_are_good_names_of_files(run, valid):
     assert record.valid_run(run) is valid
 
 
 @pytest.mark.parametrize("status, reason, state", [
-    (0, None, "finished"), (256, None, "failed"), (9, None, "failed"), (127 << 8, "exec", "failed"), (0, "exec", "failed"),
-    (0, "kill", "killed"), (15, "kill", "killed"), (9, "kill-now", "killed"), (24, "time", "killed"), (15, "memory", "killed"),
-    (None, "lost", "lost"), (None, "reboot", "lost"), (None, None, "lost"), (None, "kill", "killed"), (0, "lost", "lost"),
+    (0, None, "finished"), (256, None, "failed"), (9, None, "failed"), (127 << 8, "exec", "failed"),
+    (0, "exec", "failed"),
+    (0, "kill", "killed"), (15, "kill", "killed"), (9, "kill-now", "killed"), (24, "time", "killed"),
+    (15, "memory", "killed"),
+    (None, "lost", "lost"), (None, "reboot", "lost"), (None, None, "lost"), (None, "kill", "killed"),
+    (0, "lost", "lost"),
 ])
 def test_what_a_record_says_of_its_job(status, reason, state):
     assert record.state_of(records.make_ended(status=status, reason=reason)) == state
 
 
 @pytest.mark.parametrize("status, parts", [
-    (0, (0, None, None)), (255 << 8, (255, None, None)), (9, (None, 9, False)), (0x8b, (None, 11, True)), (None, (None, None, None)),
+    (0, (0, None, None)), (255 << 8, (255, None, None)), (9, (None, 9, False)), (0x8b, (None, 11, True)),
+    (None, (None, None, None)),
 ])
 def test_exit_signal_and_core_of_a_status(status, parts):
     assert record.split_status(status) == parts
 
 
 def test_skimming_sees_what_reading_sees():
-    for entry in (records.make_running("17.1"), records.make_ended(host="a-b.example"), records.make_ended(name='"host":"x"')):
+    for entry in (records.make_running("17.1"), records.make_ended(host="a-b.example"),
+                  records.make_ended(name='"host":"x"')):
         assert record.skim(record.encode(entry)) in ((entry["state"], entry["host"]), None)
     assert record.skim(record.encode(records.make_running())) == ("running", "node7")
     assert record.skim(b"") is None and record.skim(b"{}\n") is None

@@ -72,7 +72,8 @@ def test_rows_beyond_those_the_widths_come_from_are_written_too():
     assert len(write(table.write_table, COLUMNS, many, 80).splitlines()) == 3001
 
 
-@pytest.mark.parametrize("argv", [["make", "-j4"], ["a b", ""], ["'", '"'], ["$x", "`x`", "a\nb", "*", "~", "#"], ["ü"], ["\udcff"], []])
+@pytest.mark.parametrize("argv", [["make", "-j4"], ["a b", ""], ["'", '"'], ["$x", "`x`", "a\nb", "*", "~", "#"],
+                                  ["ü"], ["\udcff"], []])
 def test_a_command_is_quoted_as_a_shell_takes_it(argv):
     assert shlex.split(table.quote(argv)) == argv
 

@@ -14,7 +14,8 @@ def test_sizes(text, size_b):
     assert units.size(text) == size_b
 
 
-@pytest.mark.parametrize("text", ["", "K", "0", "0K", "-1", "+1", "1.5G", "1 G", " 1", "1_0", "1KK", "1B", "1P", "٣", "²",
+@pytest.mark.parametrize("text", ["", "K", "0", "0K", "-1", "+1", "1.5G", "1 G", " 1", "1_0", "1KK", "1B", "1P", "٣",
+                                  "²",
                                   "9" * 19 + "T", "9" * 30, "1\n"])
 def test_sizes_that_are_none(text):
     with pytest.raises(ValueError):
@@ -29,7 +30,8 @@ def test_durations(text, seconds):
     assert units.duration(text) == seconds
 
 
-@pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1", "1.5h", "1d12", "h1", "1:2", "1:60:00", "1:00:60", "1:2:3:4",
+@pytest.mark.parametrize("text", ["", "s", "0", "0s", "-1", "1.5h", "1d12", "h1", "1:2", "1:60:00", "1:00:60",
+                                  "1:2:3:4",
                                   "x-1:00:00", "-1:00:00", "1 h", "1D", "1_0s", "99999999999999y", "+5", "٣m"])
 def test_durations_that_are_none(text):
     with pytest.raises(ValueError):
@@ -41,7 +43,8 @@ def test_a_duration_of_nothing_where_it_makes_sense():
     assert units.duration("0", 0) == 0
 
 
-@pytest.mark.parametrize("text, least, most, value", [("0", 0, 9, 0), ("9", 0, 9, 9), ("-3", -5, 5, -3), ("08", 0, 9, 8)])
+@pytest.mark.parametrize("text, least, most, value", [("0", 0, 9, 0), ("9", 0, 9, 9), ("-3", -5, 5, -3),
+                                                      ("08", 0, 9, 8)])
 def test_numbers(text, least, most, value):
     assert units.number(text, least, most) == value
 
@@ -63,7 +66,8 @@ def test_masks_that_are_none(text):
         units.mask(text)
 
 
-@pytest.mark.parametrize("text, cpus", [("0", [0]), ("0,2-3", [0, 2, 3]), ("3,1", [1, 3]), ("1-1", [1]), ("0-2,1", [0, 1, 2])])
+@pytest.mark.parametrize("text, cpus", [("0", [0]), ("0,2-3", [0, 2, 3]), ("3,1", [1, 3]), ("1-1", [1]),
+                                        ("0-2,1", [0, 1, 2])])
 def test_lists_of_cpus(text, cpus):
     assert units.cpus(text) == cpus
 
