@@ -60,7 +60,8 @@ def publish(attempt, facts, reservation, note):
             trouble = failure
         if not warned:
             _take_earlier(note)
-            warn("%s: cannot write the record to %s: %s; trying until it can be written (kill -USR2 %d gives up this place)"
+            warn("%s: cannot write the record to %s: %s; trying until it can be written "
+                 "(kill -USR2 %d gives up this place)"
                  % (attempt.entry["run"], target, reason(trouble), os.getpid()))
             warned = True
         if _pause(pause_s, note, attempt.entry["run"], trouble):
@@ -98,7 +99,8 @@ def _pause(pause_s, note, run, trouble):
         if info.si_signo == signals.USR2:
             return True
         if info.si_signo in (signals.TERM, signals.INT, signals.QUIT, signals.HUP, signals.USR1):
-            warn("%s: %s noted; the job has ended, its record cannot be written yet: %s (kill -USR2 %d gives up this place)"
+            warn("%s: %s noted; the job has ended, its record cannot be written yet: %s "
+                 "(kill -USR2 %d gives up this place)"
                  % (run, signals.name(info.si_signo), reason(trouble), os.getpid()))
 
 

@@ -66,8 +66,8 @@ class Reaper(_Facts):
         self.due = {}               # what is to be done -> when (CLOCK_BOOTTIME)
         self._sample_pause_s = _SAMPLE_FIRST_S
         self._steps = {"xcpu": self._limit_warn, "term": self._limit_term, "kill": self._limit_kill,
-                       "sweep": self._sweep, "grace": self._start_killing, "again": self._kill_again, "survive": self._give_up_on_survivors,
-                       "sample": self._sample}
+                       "sweep": self._sweep, "grace": self._start_killing, "again": self._kill_again,
+                       "survive": self._give_up_on_survivors, "sample": self._sample}
 
     @property
     def is_over(self):
@@ -99,6 +99,7 @@ class Reaper(_Facts):
             self._do_what_is_due()
 
     def wait(self, timeout_s):
+        """The next signal, or None when `timeout_s` seconds (None: no limit) went by."""
         return signals.wait(signals.CATCHABLE, timeout_s)
 
     # ---- children ----

@@ -10,10 +10,9 @@ import pytest
 from mxqlib import record as records
 from tests.harness.reaping import outcome
 
-ODD = [b"", b" ", b"\n", b"\t", b"a\nb", b"\xff", b"\xe4", "\u00e4\u20ac\U0001f600".encode(), b"\xed\xb2\x80", b"'\"\\", b"$(x)`x`",
-       b"%", b"*", b"-", b"--", b"-x", bytes(range(1, 256)), b"\xc3", b"\xf0\x9f\x98", b"\x1b[31m", b"\x7f\x80"]
-
-
+ODD = [b"", b" ", b"\n", b"\t", b"a\nb", b"\xff", b"\xe4", "\u00e4\u20ac\U0001f600".encode(), b"\xed\xb2\x80", b"'\"\\",
+       b"$(x)`x`", b"%", b"*", b"-", b"--", b"-x", bytes(range(1, 256)), b"\xc3", b"\xf0\x9f\x98", b"\x1b[31m",
+       b"\x7f\x80"]
 LATIN = "de_DE.ISO-8859-1"
 
 

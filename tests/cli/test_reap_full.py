@@ -78,7 +78,8 @@ except OSError:
 
 
 def test_a_record_without_its_room_is_written_as_soon_as_there_is_room(sandbox, small):
-    job = "sh -c 'for room in $MXQ_DIR/spool/runs/.[0-9]*; do : >$room; done; cat /dev/zero >$MXQ_DIR/fill; exit 5' 2>/dev/null"
+    job = ("sh -c 'for room in $MXQ_DIR/spool/runs/.[0-9]*; do : >$room; done; cat /dev/zero >$MXQ_DIR/fill; exit 5'"
+           " 2>/dev/null")
     reap = sandbox.spawn(*small("400K", "mxq-reap %s; echo $?; cat $MXQ_DIR/spool/runs/*.json" % job))
     reaper = wait_for(lambda: [pid for pid in sandbox.pids() if processes.comm(pid) == "mxq-reaper"])[0]
     fill = "/proc/%d/root%s/fill" % (reaper, sandbox.mxq_dir)
@@ -125,8 +126,8 @@ def stuck(request, sandbox):
 
 def test_it_says_so_once_and_goes_on_trying(stuck, sandbox):
     run = stuck.record["run"]
-    assert stuck.warning == ("mxq-reap: warning: %s: cannot write the record to %s/%s.json: Not a directory; trying until "
-                             "it can be written (kill -USR2 %d gives up this place)\n" % (
+    assert stuck.warning == ("mxq-reap: warning: %s: cannot write the record to %s/%s.json: Not a directory; trying "
+                             "until it can be written (kill -USR2 %d gives up this place)\n" % (
                                  run, sandbox.runs, run, stuck.reaper))
     assert stuck.reap.poll() is None
     time.sleep(0.5)                 # a few tries

@@ -22,7 +22,8 @@ class Run:
     def __init__(self, sandbox, *options):
         self.sandbox = sandbox
         os.mkfifo(sandbox.work / "go")
-        self.reap = spawn_ready(sandbox, "mxq-reap", *options, "sh", "-c", "echo ready; read line <go; echo >ended; exit 5")
+        self.reap = spawn_ready(sandbox, "mxq-reap", *options, "sh", "-c",
+                                "echo ready; read line <go; echo >ended; exit 5")
         self.pids = {role: running(sandbox)[role]["pid"] for role in ROLES}
         wait_for(lambda: processes.group(self.reap.pid) != self.reap.pid)
 

@@ -35,8 +35,9 @@ def test_a_job_that_leaves_nothing_has_no_leftovers(sandbox):
 
 
 def test_the_status_is_that_of_main_and_not_of_the_last_one_reaped(sandbox):
-    done = sandbox.run("mxq-reap", "sh", "-c", "sh -c 'trap \"exit 9\" TERM; echo $$ >up; while :; do sleep 0.01; done' & "
-                       "while [ ! -s up ]; do :; done; exit 3")
+    done = sandbox.run("mxq-reap", "sh", "-c", """
+        sh -c 'trap "exit 9" TERM; echo $$ >up; while :; do sleep 0.01; done' &
+        while [ ! -s up ]; do :; done; exit 3""")
     assert done.returncode == 3
     record = sandbox.record()
     assert outcome(record) == (3, None, None)
@@ -70,7 +71,8 @@ def test_kill_comes_after_the_grace_and_not_before(sandbox):
 
 
 def test_usr2_ends_the_grace(sandbox):
-    reap = spawn_ready(sandbox, "mxq-reap", "--grace", "1h", "sh", "-c", "%s up & while [ ! -s up ]; do :; done" % IGNORE)
+    reap = spawn_ready(sandbox, "mxq-reap", "--grace", "1h", "sh", "-c",
+                       "%s up & while [ ! -s up ]; do :; done" % IGNORE)
     record = sandbox.record()
     wait_for(lambda: not processes.is_alive(record["main"]["pid"]))
     os.kill(record["reaper"]["pid"], signal.SIGUSR2)
@@ -103,7 +105,8 @@ def test_a_loop_of_forks_is_gone(sandbox, shape, grace):
 
 
 def test_usr2_ends_a_loop_of_forks_that_main_is_part_of(sandbox):
-    reap = spawn_ready(sandbox, "mxq-reap", "sh", "-c", "trap '' TERM; echo ready; while :; do (setsid sleep 0.01 &); done")
+    reap = spawn_ready(sandbox, "mxq-reap", "sh", "-c",
+                       "trap '' TERM; echo ready; while :; do (setsid sleep 0.01 &); done")
     os.kill(running(sandbox)["reaper"]["pid"], signal.SIGUSR2)
     assert reap.wait(20) == -signal.SIGKILL
     wait_for(lambda: sandbox.pids() == [], 2, "no process left")
@@ -243,7 +246,7 @@ def test_a_kill_of_the_outer_run_is_one_of_the_inner(sandbox, number, seen):
     reap.wait(20)
     outer, inner = by_comm(sandbox)
     assert outer["reason"] == inner["reason"] == ("kill" if number == signal.SIGUSR1 else "kill-now")
-    assert set(received(inner)) == {seen}        # as part of the job, and again if it is still there when MAIN has ended
+    assert set(received(inner)) == {seen}       # as part of the job, and again if it is still there after MAIN
 
 
 def test_the_time_limit_of_the_outer_run_is_one_of_the_inner(sandbox):

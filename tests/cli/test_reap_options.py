@@ -35,8 +35,8 @@ def test_the_record_of_a_plain_run(sandbox):
              "host": socket.gethostname(), "argv": ["sh", "-c", "echo out; echo err >&2; exit 3"],
              "cwd": str(sandbox.work), "umask": 0o022, "stdout": None, "stderr": None, "threads": 1, "memory": None,
              "cpus": None, "runtime": None, "priority": 127, "restart": "never", "deliveries": [], "outer": None,
-             "grace": 10, "linger": False, "status": 3 << 8, "exit": 3, "signal": None, "core": None, "reason": None, "error": None, "signals": [],
-             "children_more": 0, "leftovers": 0, "survivors": [], "adopted": False}
+             "grace": 10, "linger": False, "status": 3 << 8, "exit": 3, "signal": None, "core": None, "reason": None,
+             "error": None, "signals": [], "children_more": 0, "leftovers": 0, "survivors": [], "adopted": False}
     assert {name: record[name] for name in plain} == plain
     host = re.sub(r"[^A-Za-z0-9_-]", "-", socket.gethostname())
     assert re.fullmatch(r"\d{8}T\d{6}\.\d{6}Z-%s-%d" % (host, record["front"]["pid"]), record["run"])
@@ -100,7 +100,7 @@ def filled(value, sandbox):
     return value.replace("{work}", str(sandbox.work)) if isinstance(value, str) else value
 
 
-@pytest.mark.parametrize("options, fields", OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize("options, fields", OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
 def test_options_are_in_the_record(sandbox, options, fields):
     done = sandbox.run("mxq-reap", *options, "true")
     assert (done.returncode, done.stdout) == (0, "")

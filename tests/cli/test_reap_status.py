@@ -41,7 +41,7 @@ LOOP = """
 
 
 def told(sandbox, shell, wrapper, numbers, job):
-    """What a shell says of jobs: its own messages and $?, without pids and line numbers, and without the core it saw."""
+    """What a shell says of jobs: its own messages and $?, without pids, line numbers, and the core it saw."""
     script = sandbox.work / "script"
     script.write_text(LOOP % (" ".join(map(str, numbers)), job))
     done = sandbox.run(shell, script, env={"W": wrapper, "MXQ_SYNC": "0"}, stderr=subprocess.STDOUT)

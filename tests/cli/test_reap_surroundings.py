@@ -53,7 +53,8 @@ def test_a_descriptor_of_the_caller_is_the_jobs_alone(sandbox):
     fcntl.flock(lock, fcntl.LOCK_EX)
     os.mkfifo(sandbox.work / "close")
     os.mkfifo(sandbox.work / "end")
-    reap = spawn_ready(sandbox, "mxq-reap", "bash", "-c", "echo ready; read x <close; eval \"exec $FD>&-\"; read x <end",
+    reap = spawn_ready(sandbox, "mxq-reap", "bash", "-c",
+                       "echo ready; read x <close; eval \"exec $FD>&-\"; read x <end",
                        env={"FD": str(lock)}, pass_fds=[lock])
     os.close(lock)
     another = os.open(sandbox.work / "lock", os.O_RDWR)
@@ -78,7 +79,8 @@ def test_a_descriptor_of_the_caller_is_the_jobs_alone(sandbox):
 def test_a_lock_is_free_when_mxq_reap_returns_whatever_was_left_behind(sandbox):
     lock = os.open(sandbox.work / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
-    done = sandbox.run("mxq-reap", "--grace", "0", "sh", "-c", "trap '' TERM; sleep 60 & setsid sleep 60 & exit 2", pass_fds=[lock])
+    done = sandbox.run("mxq-reap", "--grace", "0", "sh", "-c", "trap '' TERM; sleep 60 & setsid sleep 60 & exit 2",
+                       pass_fds=[lock])
     assert done.returncode == 2
     os.close(lock)
     another = os.open(sandbox.work / "lock", os.O_RDWR)
@@ -192,7 +194,8 @@ def test_a_child_from_before_the_exec_is_none_of_ours(sandbox):
 
 def test_a_child_from_before_the_exec_is_none_of_ours_for_a_front_alone(sandbox):
     os.mkfifo(sandbox.work / "go")
-    done = sandbox.spawn("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; exec mxq-reap sh -c 'setsid sleep 61 & read x <go; exit 4'")
+    done = sandbox.spawn("sh", "-c", "sleep 60 >/dev/null 2>&1 & echo $!; "
+                         "exec mxq-reap sh -c 'setsid sleep 61 & read x <go; exit 4'")
     stranger = int(done.stdout.readline())
     os.kill(running(sandbox)["reaper"]["pid"], signal.SIGKILL)
     wait_for(lambda: sandbox.record()["reaper"]["pid"] == done.pid)
@@ -374,5 +377,6 @@ def test_the_spool_is_private_whatever_the_umask(sandbox):
 
 def test_another_python_environment_changes_nothing(sandbox):
     (sandbox.work / "os.py").write_text("raise SystemExit(99)\n")
-    done = sandbox.run("mxq-reap", "sh", "-c", "echo $PYTHONHOME", env={"PYTHONPATH": sandbox.work, "PYTHONHOME": "/no"})
+    done = sandbox.run("mxq-reap", "sh", "-c", "echo $PYTHONHOME",
+                       env={"PYTHONPATH": sandbox.work, "PYTHONHOME": "/no"})
     assert (done.returncode, done.stdout, done.stderr) == (0, "/no\n", "")

@@ -72,7 +72,7 @@ OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize("options, message", OPTIONS, ids=lambda value: " ".join(value) if isinstance(value, list) else "")
+@pytest.mark.parametrize("options, message", OPTIONS, ids=[" ".join(options) for options, _ in OPTIONS])
 def test_options(sandbox, options, message):
     with_job = [] if message.startswith(("no command", "option needs")) else JOB
     assert refused(sandbox, "mxq-reap", *options, *with_job) == message.replace("{work}", str(sandbox.work))

@@ -39,7 +39,8 @@ crontab "$2" && exec cron -f
 def test_jobs_of_a_crontab(sandbox):
     empty, table = sandbox.path / "empty", sandbox.path / "table"
     empty.write_text("")
-    table.write_text(CRONTAB.format(base=sandbox.mxq_dir, token=sandbox.token, work=sandbox.work, reap=BIN / "mxq-reap"))
+    table.write_text(CRONTAB.format(base=sandbox.mxq_dir, token=sandbox.token, work=sandbox.work,
+                                    reap=BIN / "mxq-reap"))
     cron = sandbox.spawn("unshare", "--mount", "sh", "-c", START, "sh", empty, table)
 
     def all_done():

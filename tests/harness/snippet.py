@@ -1,4 +1,4 @@
-"""Lines of Python that use mxqlib in a process of their own: signals, limits and descriptors of pytest stay as they are.
+"""Lines of Python that use mxqlib in a process of their own: pytest's signals, limits and descriptors stay as they are.
 
     done = run_snippet(sandbox, '''
         from mxqlib import signals

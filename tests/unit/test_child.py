@@ -276,7 +276,8 @@ def test_no_core_is_dumped_at_the_second_death_even_where_a_program_takes_cores(
     assert "kill(" in lines[1]
 
 
-@pytest.mark.parametrize("kind, number, seen", [("exit", 0, 0), ("exit", 255, 255), ("signal", 15, -15), ("signal", 9, -9)])
+@pytest.mark.parametrize("kind, number, seen", [
+    ("exit", 0, 0), ("exit", 255, 255), ("signal", 15, -15), ("signal", 9, -9)])
 def test_the_end_is_like_that_of_main(sandbox, kind, number, seen):
     done = run_snippet(sandbox, "from mxqlib import child; child.end_like(sys.argv[1], int(sys.argv[2]))", kind,
                        str(number), check=False)

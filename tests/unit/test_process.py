@@ -260,8 +260,8 @@ def test_in_a_namespace_with_the_outer_proc_pids_are_translated(sandbox):
         seen = process.look(3)
         while seen is None:
             seen = process.look(3)
-        print(os.getpid(), sorted(each.pid for each in process.descendants(1)), process.reference(3)["start"] == seen.start,
-              process.send(seen, 9))
+        print(os.getpid(), sorted(each.pid for each in process.descendants(1)))
+        print(process.reference(3)["start"] == seen.start, process.send(seen, 9))
         """ % str(SOURCE)
     done = sandbox.run(*NAMESPACE, sys.executable, "-IS", "-c", code, check=True)
-    assert done.stdout == "1 [2, 3] True True\n"
+    assert done.stdout == "1 [2, 3]\nTrue True\n"

@@ -15,7 +15,8 @@ def test_every_signal_has_one_name_and_the_usual_one():
     names = [signals.name(number) for number in range(1, signal.NSIG)]
     assert len(set(names)) == len(names)
     assert [signals.name(n) for n in (1, 2, 6, 9, 15, 17, 29)] == ["HUP", "INT", "ABRT", "KILL", "TERM", "CHLD", "IO"]
-    assert [signals.name(n) for n in (signals.RTMIN, signals.RTMIN + 3, signals.RTMAX)] == ["RTMIN", "RTMIN+3", "RTMIN+30"]
+    real_time = (signals.RTMIN, signals.RTMIN + 3, signals.RTMAX)
+    assert [signals.name(n) for n in real_time] == ["RTMIN", "RTMIN+3", "RTMIN+30"]
     assert signals.name(32) == "32"
 
 
