@@ -296,7 +296,8 @@ def detach(control, operands):
 def _detach_front(control, name, entry, front):
     fd = process.hold(front) if front else None
     if fd is None:
-        control.report("%s: is detached already; it goes on" % name)
+        if not (control.values.all or control.values.group):
+            control.report("%s: is detached already; it goes on" % name)
         return
     try:
         if front == entry["reaper"]:

@@ -84,7 +84,7 @@ class Victims:
         return None
 
     def turn(self):
-        """Do what is due, and wait a little. Returns None, or the number of a signal that came; what is left is told."""
+        """Do what is due and wait a little. Returns None, or the number of a signal that came: all is told then."""
         now = clock.boot_s()
         for victim in [each for each in self.victims.values() if each.due_s <= now]:
             victim.step(victim)
@@ -242,7 +242,7 @@ class Victims:
 
 
 def _has_processes(entry):
-    """True while something of the run of a running record lives, also where a watcher is its reaper and not its parent."""
+    """True while something of the run of a running record lives, below its reaper or, when that is a watcher, not."""
     main = entry["main"] and process.find(entry["main"])
     return bool(main and not main.has_ended or process.descendants(entry["reaper"]["pid"]) or Kin(entry).members())
 

@@ -460,11 +460,12 @@ def test_detach_all_has_fronts_and_mxq_runs_leave(sandbox):
     runner = sandbox.spawn("mxq-run", "--wait")
     wait_until_running(sandbox, "1.1")
     front = spawn_ready(sandbox, "mxq-reap", CATCH)
+    detach(sandbox, "sleep", "1000")
     status, said, errors = ctl(sandbox, "detach", "--all")
     assert (status, errors) == (0, []) and len(said) == 2
     assert said[0] == "mxq-run %d: sent QUIT; it leaves, and its runs go on" % runner.pid
     assert front.wait(20) == 75 and runner.wait(20) == 75
-    assert [each["state"] for each in sandbox.records()] == ["running"] * 2
+    assert [each["state"] for each in sandbox.records()] == ["running"] * 3
     ctl(sandbox, "kill", "--now", "--all")
 
 
