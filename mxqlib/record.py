@@ -58,19 +58,22 @@ def encode(record):
 
 def valid_run(run):
     """True when `run` can be a run id, and so a file name: letters, digits, `. _ -`, not starting with a dot."""
-    return (0 < len(run) <= 200 and run[0] != "." and run.isascii()
-            and run.translate(_UNMARKED).isalnum())
+    return 0 < len(run) <= 200 and run[0] != "." and not run.strip(_OF_RUNS)
 
 
-_UNMARKED = {ord(c): None for c in "._-"}
+_OF_RUNS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-"
 
 
 def job_and_attempt(run):
     """(job, attempt) of a run id `JOB.ATTEMPT`, or None for the id of a run that no queue knew."""
-    job, dot, attempt = run.partition(".")
-    if dot and all(part.isascii() and part.isdigit() and part[0] != "0" and len(part) < 19 for part in (job, attempt)):
+    job, _, attempt = run.partition(".")
+    if _is_counted(job) and _is_counted(attempt):
         return int(job), int(attempt)
     return None
+
+
+def _is_counted(text):
+    return text.isdigit() and text.isascii() and text[0] != "0" and len(text) < 19
 
 
 def state_of(record):
@@ -215,6 +218,11 @@ _decoder = None
 
 def decode(data, run=None):
     """The record in `data` (bytes), checked; `run` is the id that the file's name claims. Raises Damaged."""
+    return decode_line(data, run)[0]
+
+
+def decode_line(data, run=None):
+    """(record, its text) as decode()."""
     global _decoder
     if _decoder is None:
         import json             # readers only; a reaper never decodes
@@ -226,7 +234,8 @@ def decode(data, run=None):
     if data.count(b"\n") > 1:
         raise Damaged("more than one line")
     try:
-        record = _decoder.decode(data.decode("utf-8"))
+        text = data[:-1].decode("utf-8")
+        record = _decoder.decode(text)
     except (ValueError, RecursionError) as failure:
         raise Damaged("not JSON: %s" % failure) from None
     if not _object(record):
@@ -234,7 +243,7 @@ def decode(data, run=None):
     check(record, b"\\u" not in data)
     if run is not None and record["run"] != run:
         raise Damaged("is the record of another run, %s" % record["run"])
-    return record
+    return record, text
 
 
 def _no_constant(name):

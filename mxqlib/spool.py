@@ -63,7 +63,7 @@ class Spool:
         return durable.Reservation(self.embryo_path(run), running_b + EXTRA_B)
 
     def finished_embryo(self, run):
-        """The outcome in the room of `run`, when its reaper had written it and died before it had its name; else None."""
+        """The outcome in the room of `run`, when its reaper had written it and died before it had a name; else None."""
         try:
             found = _read_file(self.embryo_path(run))
             entry = found and record.decode(found[0].rstrip(b"\0"), run)
@@ -136,15 +136,13 @@ def read(path):
 
 def decode(path, data, identity_):
     """What read() gives, of what read_data() gave. Raises record.Damaged."""
-    run = os.path.basename(path)[:-len(".json")]
-    return record.decode(data, run), data[:-1].decode("utf-8"), identity_
+    return record.decode_line(data, path[path.rfind("/") + 1:-len(".json")]) + (identity_,)
 
 
 def read_data(path):
     """(bytes, identity of the file) of the record at `path`, not looked into; None when it is not there. Raises as
     load()."""
-    run, dot, ending = os.path.basename(path).rpartition(".")
-    if ending != "json" or not record.valid_run(run):
+    if path[-5:] != ".json" or not record.valid_run(path[path.rfind("/") + 1:-5]):
         raise record.Damaged("not named like a record")
     return _read_file(path)
 
