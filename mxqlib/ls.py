@@ -45,6 +45,8 @@ def main(argv):
     """Show what the options ask for."""
     values, operands = cli.parse(OPTIONS, argv, USAGE, TEXT)
     _check(values, operands)
+    if 1 in cli.were_closed:
+        raise Failure(exits.IOERR, "cannot write: standard output is closed")
     base = place.base(values.d)
     where = Spool(place.spool(base))
     records = listing.read_spool(where) if where.exists() and not values.owed else []

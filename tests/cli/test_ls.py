@@ -314,3 +314,8 @@ def test_a_full_disk_is_an_error(some):
     with open("/dev/full", "w", encoding="ascii") as full:
         done = some.run("mxq-ls", stdout=full)
     assert done.returncode == 74 and "No space left" in done.stderr
+
+
+def test_a_closed_standard_output_is_an_error(some):
+    done = some.run("mxq-ls", preexec_fn=lambda: os.close(1))
+    assert done.returncode == 74 and "closed" in done.stderr
