@@ -52,12 +52,16 @@ def serve(attempt, front, wire, extra):
 
 
 def _serve(attempt, front, wire, extra):
-    front_fd = _open_front(front)
-    kept = [wire, extra, attempt.report] + ([] if front_fd is None else [front_fd])
-    standard = (0, 1, 2) if attempt.detached else (0, 1)
     reaper = enter(attempt, Teller(wire))
     if reaper is None:
         return exits.FAILURE
+    try:
+        front_fd = _open_front(front)
+    except OSError as failure:
+        _fail(reaper.tell, "cannot watch the front: %s" % reason(failure))
+        return exits.FAILURE
+    kept = [wire, extra, attempt.report] + ([] if front_fd is None else [front_fd])
+    standard = (0, 1, 2) if attempt.detached else (0, 1)
     if front_fd is not None:
         reaper.relay = lambda number: process.send_pidfd(front_fd, number)
     return go_through(reaper, lambda more: child.let_go(kept + more, standard), extra)
@@ -136,12 +140,9 @@ def _fork_main(attempt, reaper, reservation):
     reaper.maxrss_floor_kib = child.maxrss_floor_kib()
     reaper.main = child.fork()
     if reaper.main == 0:
-        os.close(gate)              # or the gate would never close when the reaper dies
-        process.set_name(process.MAIN)
-        os.close(reservation.fd)    # its lock says that the reaper lives
-        if attempt.lock is not None:
-            os.close(attempt.lock.fd)
-        child.become(attempt.launch, outside, attempt.report)
+        # The gate would never close when the reaper dies; the locks say that the reaper lives.
+        held = [gate, reservation.fd] + ([] if attempt.lock is None else [attempt.lock.fd])
+        child.become(attempt.launch, outside, attempt.report, lambda: _be_main(held))
     if attempt.terminal:
         child.new_group()
     elif not attempt.detached:
@@ -151,6 +152,15 @@ def _fork_main(attempt, reaper, reservation):
     attempt.entry["date_start"] = clock.iso()
     reaper.tell("main %d %s %s" % (reaper.main, attempt.entry["main"]["start"], attempt.entry["date_start"]))
     return gate
+
+
+def _be_main(held):
+    process.set_name(process.MAIN)
+    for fd in held:
+        try:
+            os.close(fd)
+        except OSError:
+            pass                    # closed all the same: NFS tells here what was not written, and that is not ours
 
 
 def _open_gate(attempt, reaper, gate):

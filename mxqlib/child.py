@@ -144,13 +144,15 @@ class Launch:
         self.argv, self.environ, self.cwd, self.umask = argv, environ, cwd, umask
 
 
-def become(launch, gate, report):
-    """In the child: wait at the gate, then be the command. Never returns.
+def become(launch, gate, report, first=lambda: None):
+    """In the child: call `first()`, wait at the gate, then be the command. Never returns, so that nothing which fails
+    here is taken for a failure of the parent's.
 
     `report` (a memfd) gets `STATUS text` when there is no command to be, `G` when the gate closed.
     """
     status = exits.FAILURE
     try:
+        first()
         if launch.own_group:
             os.setpgid(0, 0)
         signals.restore_job(launch.ignored)

@@ -63,6 +63,8 @@ def set_name(name):
         return
     try:
         os.write(fd, name.encode("ascii"))
+    except OSError:
+        pass
     finally:
         os.close(fd)
 

@@ -68,9 +68,16 @@ def prepare(argv):
     launch.cpus, launch.ignored = entry["cpus"], ignored
     attempt = Attempt(entry, launch, where)
     attempt.detached = bool(values.detach)
-    attempt.terminal = not attempt.detached and process.look(os.getpid()).terminal != 0
+    attempt.terminal = not attempt.detached and _has_terminal()
     _direct_output(attempt)
     return attempt
+
+
+def _has_terminal():
+    us = process.look(os.getpid())
+    if us is None:
+        raise Failure(exits.FAILURE, "cannot read /proc/self/stat")
+    return us.terminal != 0
 
 
 def _entry(values, argv, umask):
