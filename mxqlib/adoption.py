@@ -33,6 +33,7 @@ class Adoption:
         self.intake = Intake(where, self._open_queue)
         self.roll = RollCall(where, hosts, self.fail)
         self.gone = []              # Founds without a process
+        self.lost = []              # (Found, watcher.Orphan, the outcome that says so)
         self.commit = []            # names of records that the queue is to know
         self.known = {}             # run -> (its state in the queue or None, whether the queue has this very record)
         self.active = {}            # run -> (host, lock file, state) of runs that are loaded or running in the queue
@@ -257,6 +258,7 @@ class Adoption:
             else:
                 self._declare(found)
         self._fork(left)
+        self._write_lost()
         self._give_back_loaded()
 
     def _is_dropped(self, name):
@@ -277,19 +279,27 @@ class Adoption:
         return found.is_same() and kin.find(self.seen(), found.entry, kin.sessions_of(found.entry))
 
     def _declare(self, found):
-        """Write that nobody can know how the run ended, over its running record and over nothing else."""
         orphan = watcher.Orphan(found.entry, self.spool)
         facts = watcher.Watcher(orphan)
         facts.reason, facts.error = self._explain(found)
-        if not self.dry:
-            if not found.is_same():
-                return
-            drained = found.word == GONE and watcher.stop_starting(orphan)
-            if not self._publish(found, outcome.compose(orphan, facts), "it stays running until the next call"):
-                return
-            if drained:
-                facts.error += "; nothing is started on %s until mxq-ctl resume" % self.here
-        self.tell(found.run, facts.reason, facts.error)
+        self.lost.append((found, orphan, outcome.compose(orphan, facts)))
+
+    def _write_lost(self):
+        """Say of these runs that nobody can know how they ended, over their running records and over nothing else.
+
+        In the queue where there is one: one commit, while files have to be made durable one by one.
+        """
+        lost = [each for each in self.lost if self.dry or each[0].is_same()]
+        drained = not self.dry and watcher.stop_starting([each[1] for each in lost if each[0].word == GONE])
+        if not self.dry and self.has_queue:
+            for at in range(0, len(lost), BATCH):
+                self.intake.take_judged([(each[0].name, each[0].identity, each[2]) for each in lost[at:at + BATCH]])
+        elif not self.dry:
+            lost = [each for each in lost if self._publish(each[0], each[2], "it stays running until the next call")]
+        for found, _, entry in lost:
+            more = drained and found.word == GONE and record.job_and_attempt(found.run)
+            self.tell(found.run, entry["reason"], entry["error"] + (
+                "; nothing is started on %s until mxq-ctl resume" % self.here if more else ""))
 
     def _explain(self, found):
         if found.word == FORSAKEN:

@@ -117,6 +117,12 @@ class Intake:
                 files, damaged, size_b = [], [], 0
         self._commit(files, damaged)
 
+    def take_judged(self, judged):
+        """Commit outcomes that are in no file: (name of a running record, which file that is, the outcome). The file
+        goes after the commit unless it was replaced. Raises Failure when the queue cannot be used."""
+        self._commit([_File(name, entry, record.encode(entry)[:-1].decode("ascii"), identity)
+                      for name, identity, entry in judged], [])
+
     def _read(self, name):
         """The _File, the outcome from the fallback directory included; None when it has gone."""
         found = spool.read("%s/%s" % (self.spool.runs, name))

@@ -23,6 +23,7 @@ _LOOK_FIRST_S, _LOOK_CLEARING_S, _LOOK_LINGERING_S = 0.01, 0.5, 10.0
 _SAMPLE_FREE_S = 30.0
 _REWRITE_S = 30.0           # how often a running record is tried that could not be written
 _GRACE_S = 10
+_NAMED, _DRAIN_B = 20, 65536       # what a drain file holds
 
 
 class Orphan:
@@ -231,7 +232,7 @@ class Watcher(Reaper):
         self.supervise()
         self._name(os.getpid())
         if self.reason == "lost":
-            stop_starting(self.attempt)
+            stop_starting([self.attempt])
         return exits.OK if self.record(self._room) is None else exits.IOERR
 
 
@@ -297,24 +298,26 @@ def _serve(watcher, gaps, log, null, told, locks):
 
 # ---- lost ----
 
-def stop_starting(orphan):
-    """A run of mxq-run was lost, and no reboot explains it: have nothing more started on its host until somebody has
-    looked. True when that was written."""
-    entry = orphan.entry
-    if record.job_and_attempt(entry["run"]) is None:
+def stop_starting(orphans):
+    """Of these runs nobody knows how they ended, and no reboot explains it: where mxq-run started them, have nothing
+    more started on their host until somebody has looked. True when that was written."""
+    serious = [orphan for orphan in orphans if record.job_and_attempt(orphan.entry["run"])]
+    if not serious:
         return False
-    path = orphan.spool.drain_path(entry["host"])
-    why = "run %s was lost: its reaper (pid %d) vanished without a record; find out why (killed? out of memory? see" \
-        " the kernel's log), then: mxq-ctl resume\n" % (entry["run"], orphan.dead)
+    path = serious[0].spool.drain_path(serious[0].entry["host"])
+    lines = ["run %s was lost: its reaper (pid %d) vanished without a record; find out why (killed? out of memory? see"
+             " the kernel's log), then: mxq-ctl resume\n" % (orphan.entry["run"], orphan.dead) for orphan in serious]
+    if len(lines) > _NAMED:
+        lines[_NAMED:] = ["and %d more\n" % (len(lines) - _NAMED)]
     try:
         before = b""
         try:
             with open(path, "rb") as file:
-                before = file.read(65536)
+                before = file.read(_DRAIN_B)
         except FileNotFoundError:
             pass
-        if len(before) < 65536:
-            durable.replace(path, before + why.encode("ascii", "replace"))
+        if len(before) < _DRAIN_B:
+            durable.replace(path, before + "".join(lines).encode("ascii", "replace"))
         return True
     except OSError as failure:
         warn("cannot write %s: %s; jobs are still started here" % (path, reason(failure)))
