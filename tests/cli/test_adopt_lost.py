@@ -314,6 +314,7 @@ def test_several_at_once_and_collectors_beside_them(sandbox):
         process.communicate(timeout=60)
         assert process.returncode in (0, 75)
     adopt(sandbox)
+    sandbox.run("mxq-collect", check=True)
     assert len({record["reaper"]["pid"] for record in sandbox.records()}) == 4
     for _ in range(4):
         open_gate(sandbox)
