@@ -25,6 +25,8 @@ BIN = Path(os.environ.get("MXQ_TEST_BIN") or TREE / "bin")
 # Nobody's ~/bin, virtual environment or Python shim has a say in a test.
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
+OURS, OTHER, DEAD = "ours", "other", "dead"
+
 # Stands for sendmail. What the mailer is to do is said by files in mail/:
 # "fail" holds an exit status, "hang" makes it sleep. A message appears under
 # its final name when it is complete.
@@ -199,8 +201,28 @@ class Sandbox:
     # --- ending -------------------------------------------------------------
 
     def pids(self):
-        """The living processes of this sandbox, zombies left out."""
-        return [pid for pid in _all_pids() if self._is_ours(pid)]
+        """The living processes of this sandbox, zombies left out.
+
+        A pass over /proc that finds nobody is followed by looks at what was
+        born meanwhile, until none of the new ones was dead when its turn
+        came: what forks and leaves, over and over, is outrun by nothing that lists
+        /proc. As others come and go too, a second without anybody of ours is
+        believed.
+        """
+        deadline = time.monotonic() + 1
+        newest = _newest_pid()
+        found = self._judge_all(_all_pids())
+        while not found[OURS] and found[DEAD] and time.monotonic() < deadline:
+            before, newest = newest, _newest_pid()
+            # Numbers that went round need a whole pass.
+            found = self._judge_all(range(newest, before, -1) if newest >= before else _all_pids())
+        return found[OURS]
+
+    def _judge_all(self, pids):
+        found = {OURS: [], OTHER: [], DEAD: []}
+        for pid in pids:
+            found[self._judge(pid)].append(pid)
+        return found
 
     def leaks(self):
         """Living processes that are neither a spawned one nor below one that still runs."""
@@ -210,18 +232,16 @@ class Sandbox:
     def kill_all(self, timeout_s=20):
         """Kill every process of the sandbox and return their number.
 
-        Stops all before it kills any, and does not believe the first look
-        that finds nobody: a loop of forks would outrun it. A stranger is
-        never hit: each is held by a pidfd before its environment is read.
+        Stops all before it kills any: a loop of forks would outrun it. A
+        stranger is never hit: each is held by a pidfd before its
+        environment is read.
         """
         killed = set()
         deadline = time.monotonic() + timeout_s
-        looks = 0
-        while looks < (20 if killed else 3):
+        while True:
             pids = self.pids()
-            looks = 0 if pids else looks + 1
             if not pids:
-                continue
+                break
             assert time.monotonic() < deadline, "processes that cannot be killed: %s" % describe(pids)
             for signum in (signal.SIGSTOP, signal.SIGKILL):
                 for pid in pids:
@@ -245,17 +265,22 @@ class Sandbox:
         if not keep:
             remove_tree(self.path)
 
-    def _is_ours(self, pid):
+    def _judge(self, pid):
+        """OURS, OTHER or DEAD, by environment and working directory (proc(5)); a zombie has neither."""
         if pid == os.getpid():
-            return False
+            return OTHER
         try:
             with open("/proc/%d/environ" % pid, "rb") as file:
-                if self.token.encode() in file.read():
-                    return not _is_zombie(pid)
-            cwd = os.readlink("/proc/%d/cwd" % pid)
-        except (OSError, ValueError):
-            return False
-        return self.token in cwd.split("/") and not _is_zombie(pid)
+                environment = file.read()
+            if self.token.encode() in environment:
+                return OURS
+            if not environment and _stat(pid)[0] in "ZX":
+                return DEAD
+            return OURS if self.token in os.readlink("/proc/%d/cwd" % pid).split("/") else OTHER
+        except PermissionError:
+            return OTHER
+        except (FileNotFoundError, ProcessLookupError):
+            return DEAD
 
     def _send(self, pid, signum):
         try:
@@ -265,7 +290,7 @@ class Sandbox:
                 return
             raise
         try:
-            if self._is_ours(pid):
+            if self._judge(pid) == OURS:
                 signal.pidfd_send_signal(pidfd, signum)
         except ProcessLookupError:
             pass
@@ -340,6 +365,11 @@ def _decode(data):
     return None if data is None else data.decode("utf-8", "surrogateescape")
 
 
+def _newest_pid():
+    """The process id given out last (proc(5), loadavg)."""
+    return int(Path("/proc/loadavg").read_text().split()[4])
+
+
 def _all_pids():
     # The youngest first: these are the ones that may be gone in a moment.
     return sorted((int(name) for name in os.listdir("/proc") if name.isdigit()), reverse=True)
@@ -348,13 +378,6 @@ def _all_pids():
 def _stat(pid):
     """Fields of /proc/PID/stat from the state on (proc(5)): the name before it may hold anything."""
     return Path("/proc/%d/stat" % pid).read_text("utf-8", "surrogateescape").rpartition(")")[2].split()
-
-
-def _is_zombie(pid):
-    try:
-        return _stat(pid)[0] in "ZX"
-    except OSError:
-        return True
 
 
 def _has_ancestor(pid, roots):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.harness import sandbox as sandbox_module
 from tests.harness.sandbox import TREE, Sandbox
 
 STRICT_ENV = {"MXQ_TEST_STRICT": "1"}
@@ -110,6 +111,18 @@ def test_a_loop_of_forks_is_outrun():
     finally:
         box.close()
     assert not box.path.exists()
+
+
+def test_a_look_under_which_somebody_died_is_not_believed(sandbox, monkeypatch):
+    """The one that is sought was born after /proc was listed, and its parent is dead by now."""
+    listed, dead = sandbox_module._all_pids(), sandbox_module._newest_pid()
+    monkeypatch.setattr(sandbox_module, "_newest_pid", iter([dead, sandbox_module._newest_pid() + 5000]).__next__)
+    process = sandbox.spawn("sleep", "1000")
+    monkeypatch.setattr(sandbox_module, "_all_pids", lambda: listed + [1 << 22])
+    assert sandbox.pids() == [process.pid]
+    monkeypatch.undo()
+    assert sandbox.kill_all() == 1
+    assert process.wait(10) == -9
 
 
 def test_a_stranger_is_never_one_of_ours(sandbox):

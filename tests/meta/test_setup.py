@@ -6,6 +6,7 @@ apt-get, id and the interpreter are impostors; nothing is installed.
 import os
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -161,7 +162,7 @@ def run_tests(tmp_path, pytest_status, *argv):
 
 def test_folders_that_do_not_exist_are_left_out(tmp_path):
     assert run_tests(tmp_path, 0, "-m", "not a or (b and c)", "tests/meta", "tests/nowhere") == (
-        0, "-m pytest -m not a or (b and c) tests/meta\n")
+        0, "tools/as-init.py %s/bin/python -m pytest -m not a or (b and c) tests/meta\n" % tmp_path)
 
 
 def test_nothing_to_run_is_no_failure(tmp_path):
@@ -170,9 +171,37 @@ def test_nothing_to_run_is_no_failure(tmp_path):
 
 
 def test_a_file_that_does_not_exist_is_for_pytest_to_refuse(tmp_path):
-    assert run_tests(tmp_path, 4, "tests/meta/test_nowhere.py") == (4, "-m pytest tests/meta/test_nowhere.py\n")
+    assert run_tests(tmp_path, 4, "tests/meta/test_nowhere.py") == (
+        4, "tools/as-init.py %s/bin/python -m pytest tests/meta/test_nowhere.py\n" % tmp_path)
 
 
 @pytest.mark.parametrize("status, wanted", [(0, 0), (1, 1), (2, 2), (3, 3), (5, 0)])
 def test_the_status_is_pytests_but_no_tests_are_fine(tmp_path, status, wanted):
     assert run_tests(tmp_path, status, "tests/meta")[0] == wanted
+
+
+AS_INIT = [sys.executable, str(TREE / "tools/as-init.py")]
+
+
+@pytest.mark.parametrize("script, status", [("exit 0", 0), ("exit 7", 7), ("kill -9 $$", 137)])
+def test_as_init_ends_as_the_program_did(script, status):
+    assert subprocess.run([*AS_INIT, "sh", "-c", script], check=False).returncode == status
+
+
+def test_orphans_are_reaped_at_once(tmp_path):
+    script = """
+        (sh -c 'echo $$ >orphan.new; mv orphan.new orphan; exec sleep 0.1' &)
+        until [ -e orphan ]; do sleep 0.01; done
+        pid=$(cat orphan)
+        for _ in $(seq 500); do
+            [ -e /proc/$pid ] || exit 0
+            sleep 0.01
+        done
+        cat /proc/$pid/stat
+        exit 1
+    """
+    subprocess.run([*AS_INIT, "sh", "-c", script], cwd=tmp_path, check=True)
+
+
+def test_a_program_that_is_not_there_is_an_error():
+    assert subprocess.run([*AS_INIT, "/nonexistent"], stderr=subprocess.DEVNULL, check=False).returncode == 1
