@@ -86,7 +86,8 @@ class Bench:
                   [PYTHON, "-IS", "-c", "import subprocess; subprocess.call('true')"], "")]
         for name in ("chronic", "timeout"):
             if shutil.which(name):
-                peers.append((name + " true", [shutil.which(name)] + (["60"] if name == "timeout" else []) + ["true"], ""))
+                limit = ["60"] if name == "timeout" else []
+                peers.append((name + " true", [shutil.which(name)] + limit + ["true"], ""))
         for what, argv, target in peers:
             median, ratio, low, high = self.ratio(argv, count)
             self.row(what, "%.1f ms, ratio %.2f [%.2f-%.2f]" % (median * 1e3, ratio, low, high), target, " ".join(argv))

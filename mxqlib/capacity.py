@@ -101,7 +101,8 @@ class Occupied:
         host, shares = process.context()["host"], {}
         here = [(run + ".json", (threads, memory_b, cpus, group))
                 for run, _job, state, at, runner, cpus, threads, memory_b, group, _date in active
-                if at == host and run + ".json" not in over and (state != "loaded" or lock.is_held(self.runners, runner))]
+                if at == host and run + ".json" not in over
+                and (state != "loaded" or lock.is_held(self.runners, runner))]
         names = [name for name in self.spool.names() if name not in over]
         for name in names:
             share = self._look(name, host)

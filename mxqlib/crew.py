@@ -87,7 +87,7 @@ class Crew:
         return member
 
     def _idle(self):
-        """A Member that waits for a job, or None. One that is on its way there is waited for: it costs less than a fork."""
+        """A Member that waits for a job, or None. One on its way there is waited for: it costs less than a fork."""
         for member in self.members.values():
             if member.entry is None:
                 end_s = clock.boot_s() + _ON_ITS_WAY_S
@@ -145,7 +145,7 @@ class Crew:
         return over
 
     def reap(self):
-        """(entry, Member) of runs whose reaper died before it told the end, (entry, None) of those whose watcher is done.
+        """(entry, Member) of runs whose reaper died before it told the end, (entry, None) where the watcher is done.
 
         To be called again until it returns none: each is dealt with before another child is reaped, which may
         be its MAIN.
@@ -159,8 +159,8 @@ class Crew:
             if change is None:
                 return ended
             if change.pid in self._mains():
-                # The MAIN of a dead reaper: its status is for the watcher that takes over. Until that is done MAIN stays
-                # as it is, and hides who comes after it.
+                # The MAIN of a dead reaper: its status is for the watcher that takes over. Until that is done MAIN
+                # stays as it is, and hides who comes after it.
                 break
             if change.status is not None:
                 self._reap_one(change.pid, ended)

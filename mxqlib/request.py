@@ -112,7 +112,8 @@ def fill_in(pattern, entry):
         filled += before
         if percent:
             if rest[:1] not in names or not rest:
-                raise Failure(exits.USAGE, "unknown %%%s in %s (known: %%j %%r %%a %%h %%u %%n %%%%)" % (rest[:1], pattern))
+                raise Failure(exits.USAGE, "unknown %%%s in %s (known: %%j %%r %%a %%h %%u %%n %%%%)"
+                              % (rest[:1], pattern))
             filled += str(names[rest[0]])
             rest = rest[1:]
     return os.path.join(entry["cwd"], filled)
@@ -147,7 +148,7 @@ def _check_path(path):
 
 
 def environ(inherited, entry, base):
-    """The environment of the job (bytes to bytes): `inherited` with what names this run; what names an outer one goes."""
+    """The environment of the job (bytes to bytes): `inherited` with the names of this run; those of an outer one go."""
     ours = {"MXQ_RUN": entry["run"], "MXQ_JOBID": entry["job"], "MXQ_THREADS": entry["threads"],
             "MXQ_MEMORY": entry["memory"] and -(-entry["memory"] // units.MIB),
             "MXQ_TIME": entry["runtime"] and -(-entry["runtime"] // 60), "MXQ_DIR": base}

@@ -1,7 +1,7 @@
 """mxq-run: claim jobs that fit on this host and start a reaper for each.
 
-Guarantees: a job is claimed once, whoever else claims; nothing is overbooked; what was claimed is started or can be given
-back; the jobs do not depend on this process once their reapers live.
+Guarantees: a job is claimed once, whoever else claims; nothing is overbooked; what was claimed is started or can be
+given back; the jobs do not depend on this process once their reapers live.
 """
 
 import os

@@ -58,7 +58,8 @@ def test_without_wait_it_leaves_and_the_jobs_go_on(sandbox):
     done = sandbox.run("mxq-run", check=True)
     assert (done.stdout, done.stderr) == ("", "")
     record, = sandbox.records()
-    assert (record["state"], record["run"], record["job"], record["front"]) == ("running", "%d.1" % number, number, None)
+    assert (record["state"], record["run"], record["job"], record["front"]) == (
+        "running", "%d.1" % number, number, None)
     with open(gate, "w", encoding="ascii") as fifo:
         fifo.write("hello\n")
     sandbox.wait_for(lambda: is_over(sandbox))
@@ -70,8 +71,9 @@ def test_without_wait_it_leaves_and_the_jobs_go_on(sandbox):
 def test_the_job_is_as_it_was_submitted(sandbox):
     folder = os.path.join(sandbox.home, "with blank")
     os.mkdir(folder)
-    code = "import os, sys, json; json.dump([os.getcwd(), os.umask(0), os.environ.get('COLOUR'), os.environ['MXQ_RUN'], " \
-           "os.environ['MXQ_JOBID'], os.environ['MXQ_THREADS'], os.environ.get('MXQ_MEMORY'), os.environ.get('MXQ_TIME'), " \
+    code = "import os, sys, json; json.dump([os.getcwd(), os.umask(0), os.environ.get('COLOUR'), " \
+           "os.environ['MXQ_RUN'], os.environ['MXQ_JOBID'], os.environ['MXQ_THREADS'], " \
+           "os.environ.get('MXQ_MEMORY'), os.environ.get('MXQ_TIME'), " \
            "sorted(os.sched_getaffinity(0)), os.getpgrp() == os.getpid(), sys.stdin.read()], sys.stdout)"
     number = submit(sandbox, "-u", "027", "-o", "out-%j-%a", "-m", "100", "-t", "2h", "--", sys.executable, "-c", code,
                     cwd=folder, env={"COLOUR": "red"})
