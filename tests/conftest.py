@@ -29,10 +29,24 @@ PHASES = pytest.StashKey()
 
 
 def pytest_configure(config):
-    """Leave the controlling terminal: tests behave under make in a terminal as they do in CI.
+    """Tests behave in a terminal, under nohup and in the background as they do in CI."""
+    _leave_terminal()
+    _pass_no_signals_on()
 
-    Ctrl-C still comes: it goes to the process group. A test that wants a terminal makes a pty.
-    """
+
+def _pass_no_signals_on():
+    # What nohup, or sh for a background job, made us ignore would be inherited by every command. A handler that
+    # does nothing keeps us alive as well, and exec makes it the default (execve(2)). PIPE and XFSZ are Python's.
+    if threading.current_thread() is not threading.main_thread():
+        return
+    signal.pthread_sigmask(signal.SIG_SETMASK, [])
+    for signum in signal.valid_signals() - {signal.SIGPIPE, signal.SIGXFSZ}:
+        if signal.getsignal(signum) is signal.SIG_IGN:
+            signal.signal(signum, lambda _signum, _frame: None)
+
+
+def _leave_terminal():
+    # Ctrl-C still comes: it goes to the process group. A test that wants a terminal makes a pty.
     try:
         fd = os.open("/dev/tty", os.O_RDWR | os.O_NOCTTY)
     except OSError:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -15,7 +16,7 @@ from tests.harness.sandbox import TREE, Sandbox
 STRICT_ENV = {"MXQ_TEST_STRICT": "1"}
 
 
-def run_pytest(tmp_path, body, **changes):
+def run_pytest(tmp_path, body, preexec_fn=None, **changes):
     """Run a test file of its own under tests/conftest.py, in a pytest of its own."""
     file = tmp_path / "test_inner.py"
     file.write_text("import os, subprocess, time, pytest\n" + body)
@@ -25,7 +26,8 @@ def run_pytest(tmp_path, body, **changes):
     return subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.conftest", "-c", str(TREE / "setup.cfg"),
          "--rootdir", str(TREE), str(file)],
-        cwd=TREE, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8", timeout=60, check=False)
+        cwd=TREE, env=env, preexec_fn=preexec_fn, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        encoding="utf-8", timeout=60, check=False)
 
 
 def kept_folders(tmp_path):
@@ -149,6 +151,21 @@ def test_in_strict_mode_a_skip_is_a_failure(tmp_path, where):
     assert strict.returncode in (1, 2) and "skipped in strict mode: no such tool" in strict.stdout
     allowed = run_pytest(tmp_path, body.replace("no such tool", "machine cannot: fly"), **STRICT_ENV)
     assert allowed.returncode in (0, 5), allowed.stdout
+
+
+def test_what_the_caller_ignores_or_blocks_is_passed_on_to_nobody(tmp_path):
+    def start_as_nohup_does():
+        for signum in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGCHLD):
+            signal.signal(signum, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+
+    done = run_pytest(tmp_path, """
+def test_signals(sandbox):
+    shown = sandbox.run("grep", "Sig[BI]", "/proc/self/status", check=True).stdout
+    assert shown == "SigBlk:\\t%016d\\nSigIgn:\\t%016d\\n" % (0, 0)
+    os.kill(os.getpid(), 1)
+""", preexec_fn=start_as_nohup_does)
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_test_that_hangs_is_ended(tmp_path):
