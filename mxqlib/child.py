@@ -350,10 +350,10 @@ def gaps(keep, highest):
 
 
 def let_go(keep, standard=(0, 1)):
-    """Close all descriptors but 0-2 and `keep`, and have /dev/null on those of `standard`.
+    """Close all descriptors but 0-2 and `keep`, have /dev/null on those of `standard`, and be in the root directory.
 
-    So a pipe or a lock of the caller's is held by the job alone. It never fails, as nothing may that comes after a fork
-    for which somebody waits: what cannot be closed for lack of descriptors is kept.
+    So a pipe, a lock or a mount of the caller's is held by the job alone. It never fails, as nothing may that comes
+    after a fork for which somebody waits: what cannot be closed for lack of descriptors is kept.
     """
     kept = sorted(set(keep) | {0, 1, 2})
     for low, high in zip(kept, kept[1:]):
@@ -367,5 +367,6 @@ def let_go(keep, standard=(0, 1)):
         for fd in standard:
             os.dup2(null, fd)
         os.close(null)
+        os.chdir("/")
     except OSError:
         pass

@@ -218,13 +218,26 @@ def slow(sandbox):
     return ["strace", "-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=600000"]
 
 
+def at_the_gate(traced):
+    """Front, reaper and MAIN below the tracer, once MAIN is held at the gate."""
+    def look():
+        pids, below = [], [traced.pid]
+        while below:
+            pids += below[:1]
+            below = processes.children(below[0])
+        return len(pids) == 4 and processes.comm(pids[3]) == "mxq-main" and pids[1:]
+    return wait_for(look)
+
+
 @pytest.mark.needs("strace")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_a_signal_before_the_record_is_durable_starts_nothing(sandbox, slow, number):
     traced = sandbox.spawn(*slow, "mxq-reap", "touch", "ran")
-    pids = wait_for(lambda: any(processes.comm(pid) == "mxq-main" for pid in sandbox.pids()) and sandbox.pids())
-    front, = (pid for pid in pids if processes.comm(pid) == "mxq-front")
+    front, reaper, main = at_the_gate(traced)
+    os.kill(reaper, signal.SIGSTOP)         # it will not open the gate before MAIN has the signal
     os.kill(front, number)
+    wait_for(lambda: not processes.is_alive(main))
+    os.kill(reaper, signal.SIGCONT)
     assert traced.wait(30) == -number
     assert nothing_was_started(sandbox)
     assert traced.stderr.read() == ""
@@ -233,9 +246,7 @@ def test_a_signal_before_the_record_is_durable_starts_nothing(sandbox, slow, num
 @pytest.mark.needs("strace")
 def test_a_stop_before_the_record_is_durable_is_relayed_and_gone_on_from(sandbox, slow):
     traced = sandbox.spawn(*slow, "mxq-reap", "touch", "ran")
-    pids = wait_for(lambda: any(processes.comm(pid) == "mxq-main" for pid in sandbox.pids()) and sandbox.pids())
-    front, = (pid for pid in pids if processes.comm(pid) == "mxq-front")
-    main, = (pid for pid in sandbox.pids() if processes.comm(pid) == "mxq-main")
+    front, _, main = at_the_gate(traced)
     os.kill(main, signal.SIGSTOP)
     wait_for(lambda: processes.state(front) in ("T", "t") and processes.state(main) in ("T", "t"))
     os.kill(front, signal.SIGCONT)

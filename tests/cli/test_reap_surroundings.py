@@ -76,6 +76,15 @@ def test_a_descriptor_of_the_caller_is_the_jobs_alone(sandbox):
     os.close(another)
 
 
+def test_no_directory_of_the_caller_is_held(sandbox):
+    reap = spawn_ready(sandbox, "mxq-reap", CATCH, "TERM")
+    record = running(sandbox)
+    where = {role: os.readlink("/proc/%d/cwd" % record[role]["pid"]) for role in ("front", "reaper", "main")}
+    assert where == {"front": "/", "reaper": "/", "main": str(sandbox.work)}
+    reap.terminate()
+    assert reap.wait(20) == 7
+
+
 def test_a_lock_is_free_when_mxq_reap_returns_whatever_was_left_behind(sandbox):
     lock = os.open(sandbox.work / "lock", os.O_RDWR | os.O_CREAT, 0o600)
     fcntl.flock(lock, fcntl.LOCK_EX)
