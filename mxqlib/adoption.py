@@ -16,6 +16,7 @@ from mxqlib.rollcall import ATTACHED, FORSAKEN, GONE, ORPHAN, REBOOTED, UNCLEAR,
 
 LOCK = "mxq-adopt.lock"
 _STALE_S = 86400            # nobody writes one file that long
+_AT_ONCE = 250              # watchers that are forked together: each needs descriptors here until it has its own
 _FINAL = ("finished", "failed", "killed")
 
 
@@ -37,7 +38,7 @@ class Adoption:
         self.commit = []            # names of records that the queue is to know
         self.known = {}             # run -> (its state in the queue or None, whether the queue has this very record)
         self.active = {}            # run -> (host, lock file, state) of runs that are loaded or running in the queue
-        self.has_queue = os.path.exists(place.queue(base))
+        self.has_queue, self.knows_queue = os.path.exists(place.queue(base)), False
         self._census = None
 
     @property
@@ -76,6 +77,9 @@ class Adoption:
                     continue
             if fd is not None:
                 orphans.append((found, fd, "MAIN %d runs on without a reaper" % found.entry["main"]["pid"]))
+                if len(orphans) == _AT_ONCE:
+                    self._fork(orphans)
+                    orphans = []
             elif found.word != ATTACHED:
                 found.word = GONE if found.word == ORPHAN else found.word       # in this very moment
                 self.gone.append(found)
@@ -97,8 +101,13 @@ class Adoption:
             texts[found.run] = found, text
             prepared.append(watcher.Watcher(watcher.Orphan(found.entry, self.spool), fd))
             prepared[-1].prepare()
-        ready, _ = watcher.fork_all(prepared, [self.lock.fd])
-        signals.unblock(signals.CATCHABLE)
+        try:
+            ready, _ = watcher.fork_all(prepared, [self.lock.fd])
+        except OSError as failure:
+            self.fail(exits.TEMPFAIL, "cannot fork watchers: %s; nothing is adopted this time" % reason(failure))
+            return
+        finally:
+            signals.unblock(signals.CATCHABLE)
         self._listen(ready, texts)
 
     def _listen(self, ready, texts):
@@ -112,7 +121,7 @@ class Adoption:
                               % (found.name, trouble, pid))
                 self.commit.append(found.name)
         for run in texts:
-            self.fail(exits.BUG, "%s: its watcher died; adopt it again" % run)
+            self.fail(exits.TEMPFAIL, "%s: no process for its watcher, or it was killed; adopt it again" % run)
 
     # ---- outcomes that are there after all ----
 
@@ -194,6 +203,7 @@ class Adoption:
                     self.known[found.run] = outcomes.known_state(queue, found.run, found.line)
                 for row in jobs.active(queue):
                     self.active[row[0]] = row[3], row[4], row[2]
+            self.knows_queue = True
             self._restore(queue)
         finally:
             queue.close()
@@ -257,7 +267,8 @@ class Adoption:
                 left.append((found, None, "MAIN is gone, what it left behind is being ended"))
             else:
                 self._declare(found)
-        self._fork(left)
+        for at in range(0, len(left), _AT_ONCE):
+            self._fork(left[at:at + _AT_ONCE])
         self._write_lost()
         self._give_back_loaded()
 
@@ -270,9 +281,10 @@ class Adoption:
         if not self.dry:
             if not found.is_same():
                 return
-            self._give_back([found.run])
+            # The record first: without it the run is still loaded, or is restored and comes here again.
             durable.discard(self.spool.embryo_path(found.run))
             durable.discard(found.path)
+            self._give_back([found.run])
         self.tell(found.run, "given back", "its reaper died before it opened the gate: it was not started")
 
     def _left_behind(self, found):
@@ -337,10 +349,16 @@ class Adoption:
         finally:
             queue.close()
 
-    # ---- what is left in runs/ ----
+    # ---- what the dead left ----
 
     def sweep(self):
-        """Remove rooms and temporary files whose writers died."""
+        """Remove rooms, temporary files and locks of those who died."""
+        if not self.dry and self.has_queue and self.knows_queue:
+            used = {name for _, name, _ in self.active.values()}
+            for name in os.listdir(self.runners):
+                # "PID.START.N.lock" of a claim that was never committed, or that is over.
+                if name[:1].isdigit() and name.endswith(".lock") and name not in used:
+                    durable.clear(os.path.join(self.runners, name))
         shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
         for name in self.roll.hidden:
             run, temporary, pid = name[1:].rpartition(".json.")

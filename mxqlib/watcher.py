@@ -19,7 +19,7 @@ from mxqlib.cli import reason, warn
 from mxqlib.kin import Kin
 from mxqlib.reaper import Reaper
 
-_LOOK_FIRST_S, _LOOK_CLEARING_S, _LOOK_LINGERING_S = 0.01, 0.5, 10.0
+_LOOK_FIRST_S, _LOOK_CLEARING_S, _LOOK_LINGERING_S = 0.01, 0.5, 1.0
 _SAMPLE_FREE_S = 30.0
 _REWRITE_S = 30.0           # how often a running record is tried that could not be written
 _GRACE_S = 10
@@ -263,7 +263,8 @@ def fork_all(watchers, locks=()):
     """Fork a process for each prepared Watcher. All signals are blocked.
 
     Returns (descriptor, pids): what is read from it is `RUN PID WHAT WENT WRONG` for each, once its record names the
-    process; `locks` are descriptors that they hold until then. The Watchers are of no use here any more.
+    process; nothing for the last ones, if these could not be forked. `locks` are descriptors that they hold until then.
+    The Watchers are of no use here any more. Raises OSError when none could be forked.
     """
     ready, told = os.pipe()
     null, shared = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), _signal_fd()
@@ -272,13 +273,19 @@ def fork_all(watchers, locks=()):
               watcher.attempt.spool.output_path(watcher.attempt.entry["run"])) for watcher in watchers]
     gc.freeze()
     pids = []
-    for watcher, gaps, log in plans:        # little is done here: a page that we change is a copy for each before
-        pid = child.fork()
-        if pid == 0:
-            child.end_with(lambda: _serve(watcher, gaps, log, null, told, locks))
-        pids.append(pid)
-    for fd in [told, null] + [fd for watcher in watchers for fd in watcher.descriptors()]:
-        os.close(fd)
+    try:
+        for watcher, gaps, log in plans:    # little is done here: a page that we change is a copy for each before
+            pid = child.fork()
+            if pid == 0:
+                child.end_with(lambda: _serve(watcher, gaps, log, null, told, locks))
+            pids.append(pid)
+    except OSError:                 # no process to be had: what is missing is seen by what is not told
+        if not pids:
+            os.close(ready)
+            raise
+    finally:
+        for fd in [told, null] + [fd for watcher in watchers for fd in watcher.descriptors()]:
+            os.close(fd)
     return ready, pids
 
 
