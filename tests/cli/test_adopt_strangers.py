@@ -106,6 +106,7 @@ def test_a_session_whose_leader_was_a_stranger(sandbox):
 
 
 def test_a_pid_that_is_reused_while_the_watcher_watches(sandbox):
+    pids.require()
     with parent_of_orphans():
         before = read_record(sandbox, detach(sandbox, "--grace", "0s", "sh", "-c", "sleep 100; exit 3"))
         kill(before["reaper"]["pid"])

@@ -161,8 +161,8 @@ def test_what_the_caller_ignores_or_blocks_is_passed_on_to_nobody(tmp_path):
 
     done = run_pytest(tmp_path, """
 def test_signals(sandbox):
-    shown = sandbox.run("grep", "Sig[BI]", "/proc/self/status", check=True).stdout
-    assert shown == "SigBlk:\\t%016d\\nSigIgn:\\t%016d\\n" % (0, 0)
+    shown = sandbox.run("grep", "Sig[BI]", "/proc/self/status", check=True).stdout.split()
+    assert [int(shown[n], 16) & 0x7fffffff for n in (1, 3)] == [0, 0]      # 32 and 33 are the C library's own
     os.kill(os.getpid(), 1)
 """, preexec_fn=start_as_nohup_does)
     assert done.returncode == 0, done.stdout
