@@ -12,7 +12,7 @@ import pytest
 
 from tests.harness import oracle, order, records, sandbox as sandbox_module, strace
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(900)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
 
 FRONT = {"front": "-"}
 WRAPPER, OTHER, SPARE = (records.make_run_id(n) for n in (1, 2, 3))

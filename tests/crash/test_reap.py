@@ -12,7 +12,7 @@ import pytest
 from mxqlib import record as format_of
 from tests.harness import order, powerloss, strace
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(600)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
 
 JOB = "echo begun >>job; sleep 0.01; echo ended >>job; exit 3"
 TRUE_STATUS = 3 << 8
