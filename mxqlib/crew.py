@@ -74,8 +74,7 @@ class Crew:
         report = os.memfd_create("mxq-report")
         try:
             durable.write_all(blob, marshal.dumps((entry, job["argv"], _environ(environment), held.name)))
-            member = self._idle() or self._fork()
-            socket.send_fds(member.link, [b"j"], [blob, report, held.fd])
+            member = self._send([blob, report, held.fd])
         except OSError:
             os.close(report)
             raise
@@ -85,6 +84,16 @@ class Crew:
         member.entry, member.report, member.lock = entry, report, held.name
         member.told.forget()
         return member
+
+    def _send(self, descriptors):
+        """The Member that got a job; one that died while it waited is passed over."""
+        while True:
+            member = self._idle() or self._fork()
+            try:
+                socket.send_fds(member.link, [b"j"], descriptors)
+                return member
+            except BrokenPipeError:
+                member.told.over = True
 
     def _idle(self):
         """A Member that waits for a job, or None. One on its way there is waited for: it costs less than a fork."""

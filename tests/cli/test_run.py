@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from tests.harness.processes import is_alive
+from tests.harness.processes import children, is_alive
 
 
 def submit(sandbox, *words, **kw):
@@ -283,6 +283,19 @@ def test_a_killed_reaper_loses_nothing_while_mxq_run_waits(sandbox):
         pass
     assert run.wait(timeout=30) == 0
     assert rows(sandbox, "SELECT state, status FROM run") == [("failed", 3 << 8)]
+
+
+def test_a_reaper_that_is_killed_while_it_waits_is_passed_over(sandbox):
+    first = start_waiting(sandbox, "touch ready; until test -e go; do sleep 0.05; done")
+    busy = sandbox.record()["reaper"]["pid"]
+    for pid in [pid for pid in children(first.pid) if pid != busy]:
+        os.kill(pid, signal.SIGKILL)
+    number = submit(sandbox, "true")
+    with open(os.path.join(sandbox.home, "go"), "w", encoding="ascii"):
+        pass
+    assert first.wait(timeout=20) == 0
+    assert states(sandbox) == {1: "finished", number: "finished"}
+    assert sandbox.queue("SELECT max(attempt) FROM run")[0][0] == 1
 
 
 def test_dependent_jobs_and_retries_are_waited_for(sandbox):
