@@ -234,6 +234,7 @@ def at_the_gate(traced):
 def test_a_signal_before_the_record_is_durable_starts_nothing(sandbox, slow, number):
     traced = sandbox.spawn(*slow, "mxq-reap", "touch", "ran")
     front, reaper, main = at_the_gate(traced)
+    wait_for(lambda: processes.group(front) != traced.pid)      # it knows MAIN
     os.kill(reaper, signal.SIGSTOP)         # it will not open the gate before MAIN has the signal
     os.kill(front, number)
     wait_for(lambda: not processes.is_alive(main))
