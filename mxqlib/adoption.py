@@ -34,6 +34,7 @@ class Adoption:
         self.intake = Intake(where, self._open_queue)
         self.roll = RollCall(where, hosts, self.fail)
         self.gone = []              # Founds without a process
+        self.unstarted = []         # ids of runs that were not executed
         self.lost = []              # (Found, watcher.Orphan, the outcome that says so)
         self.commit = []            # names of records that the queue is to know
         self.known = {}             # run -> (its state in the queue or None, whether the queue has this very record)
@@ -209,9 +210,12 @@ class Adoption:
             queue.close()
 
     def _restore(self, queue):
-        """Runs that the queue has as running, and whose record has gone: put it back, and judge it as all others."""
+        """Runs that the queue has as running, and whose record has gone: put it back, and judge it as all others.
+
+        But where the lock was not let go, MAIN has found its gate closed and taken the record back.
+        """
         from mxqlib.jobqueue import lookup
-        for run, (host, _, state) in self.active.items():
+        for run, (host, name, state) in self.active.items():
             if state != "running" or host != self.here or not self._is_without_record(run):
                 continue
             # After the record: mxq-collect commits an outcome before it removes the file.
@@ -220,6 +224,9 @@ class Adoption:
                 continue
             try:
                 entry = record.decode((text + "\n").encode("utf-8", "surrogateescape"), run)
+                if entry["reaper"].get("boot") == process.context()["boot"] and self._is_dropped(name):
+                    self.unstarted.append(run)
+                    continue
                 if not self.dry:
                     self.spool.put(entry)
             except record.Damaged:
@@ -270,7 +277,7 @@ class Adoption:
         for at in range(0, len(left), _AT_ONCE):
             self._fork(left[at:at + _AT_ONCE])
         self._write_lost()
-        self._give_back_loaded()
+        self._give_back_all()
 
     def _is_dropped(self, name):
         """True when a lock file is there that nobody holds: a reaper removes it before it opens the gate, so it had
@@ -284,8 +291,7 @@ class Adoption:
             # The record first: without it the run is still loaded, or is restored and comes here again.
             durable.discard(self.spool.embryo_path(found.run))
             durable.discard(found.path)
-            self._give_back([found.run])
-        self.tell(found.run, "given back", "its reaper died before it opened the gate: it was not started")
+        self.unstarted.append(found.run)
 
     def _left_behind(self, found):
         return found.is_same() and kin.find(self.seen(), found.entry, kin.sessions_of(found.entry))
@@ -324,9 +330,10 @@ class Adoption:
 
     # ---- loaded ----
 
-    def _give_back_loaded(self):
-        """Runs that were handed over and cannot have been started: free lock, no record, still loaded."""
-        given = []
+    def _give_back_all(self):
+        """Runs that were handed over and cannot have been started: free lock, no record, still loaded; and those whose
+        reaper died before it opened the gate."""
+        given = self.unstarted
         for run, (host, name, state) in self.active.items():
             if state != "loaded" or (host != self.here and host not in self.hosts):
                 continue
