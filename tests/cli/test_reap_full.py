@@ -81,7 +81,7 @@ def test_a_record_without_its_room_is_written_as_soon_as_there_is_room(sandbox, 
     job = ("sh -c 'for room in $MXQ_DIR/spool/runs/.[0-9]*; do : >$room; done; cat /dev/zero >$MXQ_DIR/fill; exit 5'"
            " 2>/dev/null")
     reap = sandbox.spawn(*small("400K", "mxq-reap %s; echo $?; cat $MXQ_DIR/spool/runs/*.json" % job))
-    reaper = wait_for(lambda: [pid for pid in sandbox.pids() if processes.comm(pid) == "mxq-reaper"])[0]
+    reaper = wait_for(lambda: [pid for pid in sandbox.pids() if processes.comm(pid) == "mxq-reaper"])[-1]
     fill = "/proc/%d/root%s/fill" % (reaper, sandbox.mxq_dir)
     wait_for(lambda: processes.children(reaper) == [] and os.path.exists(fill))
     os.unlink(fill)
