@@ -60,7 +60,7 @@ class Adoption:
     def seen(self):
         """The one pass over /proc, made when it is needed first: after the references of records were judged."""
         if self._census is None:
-            self._census = census.Census(nested=any(found.word == UNCLEAR for found in self.roll.found))
+            self._census = census.Census(self.base, nested=any(found.word == UNCLEAR for found in self.roll.found))
         return self._census
 
     # ---- orphans ----
@@ -100,7 +100,7 @@ class Adoption:
         texts, prepared = {}, []
         for found, fd, text in orphans:
             texts[found.run] = found, text
-            prepared.append(watcher.Watcher(watcher.Orphan(found.entry, self.spool), fd))
+            prepared.append(watcher.Watcher(watcher.Orphan(found.entry, self.spool, self.base), fd))
             prepared[-1].prepare()
         try:
             ready, _ = watcher.fork_all(prepared, [self.lock.fd])
@@ -297,7 +297,7 @@ class Adoption:
         return found.is_same() and kin.find(self.seen(), found.entry, kin.sessions_of(found.entry))
 
     def _declare(self, found):
-        orphan = watcher.Orphan(found.entry, self.spool)
+        orphan = watcher.Orphan(found.entry, self.spool, self.base)
         facts = watcher.Watcher(orphan)
         facts.reason, facts.error = self._explain(found)
         self.lost.append((found, orphan, outcome.compose(orphan, facts)))

@@ -125,14 +125,19 @@ def outputs(pid):
     return found
 
 
-def run_in_environ(pid):
-    """The value of MXQ_RUN in the environment that a process was started with; None: not there, or not ours to see."""
+def marks_in_environ(pid):
+    """(MXQ_RUN, MXQ_DIR) of the environment that a process was started with; None for what is not there, or not ours
+    to see."""
     try:
         data = b"\0" + process.slurp("/proc/%d/environ" % pid)
     except OSError:
-        return None
-    at = data.find(b"\0MXQ_RUN=")
-    return None if at < 0 else data[at + 9:].partition(b"\0")[0].decode("utf-8", "surrogateescape")
+        return None, None
+    return _value(data, b"\0MXQ_RUN="), _value(data, b"\0MXQ_DIR=")
+
+
+def _value(data, name):
+    at = data.find(name)
+    return None if at < 0 else data[at + len(name):].partition(b"\0")[0].decode("utf-8", "surrogateescape")
 
 
 # ---- all ----
@@ -141,13 +146,16 @@ class Census:
     """One pass over /proc: `processes` maps pids to the living Processes, `runs` ids of runs to the pids of those that
     have them in their environment, `run_of` the other way round.
 
+    Ids like `17.1` are of one queue, and every base directory may have one: `base` is ours. A process of the run `17.1`
+    of another is listed under a name that no run of ours has.
+
     `since`: environments of processes that started before (ticks) are not looked at. `known`: a dict that keeps what
     was read for the next pass. `nested`: look into the pid namespaces below ours too. What is forked meanwhile may be
     missed: callers ask again.
     """
 
-    def __init__(self, since=0, known=None, nested=False):
-        self._known = {} if known is None else known
+    def __init__(self, base, since=0, known=None, nested=False):
+        self._base, self._known = os.path.realpath(base), {} if known is None else known
         self._settled = (clock.boot_s() - 1) * process.TICKS
         self.processes, self.runs, self.run_of = {}, {}, {}
         self._namespaces = set() if nested else None    # those below ours that somebody lives in
@@ -164,7 +172,7 @@ class Census:
         self.processes[pid] = seen
         if seen.start >= since:
             who = pid, seen.start
-            run = self._known[who] if who in self._known else run_in_environ(pid)
+            run = self._known[who] if who in self._known else self._name(*marks_in_environ(pid))
             if run is not None or seen.start < self._settled:
                 self._known[who] = run      # one that is just being executed may show nothing yet
             if run is not None:
@@ -172,6 +180,11 @@ class Census:
                 self.runs.setdefault(run, []).append(pid)
         if self._namespaces is not None:
             self._look_inside(seen)
+
+    def _name(self, run, folder):
+        if run is None or "-" in run:
+            return run              # with date, host and pid in it, it is nobody else's
+        return run if folder and os.path.realpath(folder) == self._base else "%s of %s" % (run, folder)
 
     def _look_inside(self, seen):
         numbers = _status_line(seen.pid, b"NSpid:") or ()

@@ -218,7 +218,7 @@ class Crew:
         if entry is None or entry["state"] != record.RUNNING:
             return False
         fd = process.open_pidfd(entry["main"]["pid"])
-        successor = watcher.Watcher(watcher.Orphan(entry, self.spool), fd)
+        successor = watcher.Watcher(watcher.Orphan(entry, self.spool, self.base), fd)
         successor.prepare()
         told, (pid,) = watcher.fork_all([successor])
         watch = Watch()

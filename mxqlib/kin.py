@@ -1,6 +1,6 @@
 """The processes of a run whose reaper died: no longer below anybody of ours, so they are known by what they have.
 
-A process belongs to the run when it is MAIN; when MXQ_RUN in its environment names the run; when it descends
+A process belongs to the run when it is MAIN; when MXQ_RUN and MXQ_DIR in its environment name it; when it descends
 from one that belongs; or when it is in a session that one of the run made. A session counts only while it cannot
 be a stranger's who has got the number by now: its leader lives and is of the run, or it has gone and somebody
 surely of the run, or writing to the run's own output file, is in the session.
@@ -78,11 +78,12 @@ def _writes_for(pid, entry):
 
 
 class Kin(Tree):
-    """As Tree, for the run of running record `entry` whose reaper died and whose MAIN is none of ours."""
+    """As Tree, for the run of running record `entry`, of base directory `base`, whose reaper died and whose MAIN is no
+    child of ours."""
 
-    def __init__(self, entry):
+    def __init__(self, entry, base):
         Tree.__init__(self, os.getpid())
-        self.entry = entry
+        self.entry, self.base = entry, base
         self.sessions = sessions_of(entry)      # the record will name another reaper
         self._known = {}            # see census.Census
         self.seen = {}              # pid -> Process of those that were found last and lived then
@@ -90,7 +91,7 @@ class Kin(Tree):
     def members(self):
         """The living Processes of the job now; one pass over /proc."""
         since = (self.entry["main"] or {}).get("start") or 0
-        found = find(census.Census(since, self._known), self.entry, self.sessions)
+        found = find(census.Census(self.base, since, self._known), self.entry, self.sessions)
         self.seen = {each.pid: each for each in found}
         return found
 

@@ -27,10 +27,11 @@ _NAMED, _DRAIN_B = 20, 65536       # what a drain file holds
 
 
 class Orphan:
-    """A run without reaper and front, in the place of an attempt.Attempt: `entry` is its running record."""
+    """A run without reaper and front, in the place of an attempt.Attempt: `entry` is its running record, in Spool
+    `where` of directory `base`."""
 
-    def __init__(self, entry, where):
-        self.entry, self.spool = entry, where
+    def __init__(self, entry, where, base):
+        self.entry, self.spool, self.base = entry, where, base
         self.dead = entry["reaper"]["pid"]      # the record will name the watcher
         self.grace_s = _GRACE_S if entry.get("grace") is None else entry["grace"]
         self.linger = bool(entry.get("linger"))
@@ -42,7 +43,7 @@ class Watcher(Reaper):
     def __init__(self, orphan, fd=None):
         Reaper.__init__(self, orphan)
         main = orphan.entry["main"] or {"pid": None, "start": None}
-        self.tree = Kin(orphan.entry)
+        self.tree = Kin(orphan.entry, orphan.base)
         self.main, self.start = main["pid"], main.get("start")
         self.adopted = True
         self._fd, self._poll, self._room = fd, None, None
