@@ -142,6 +142,29 @@ def test_a_stranger_that_has_mxq_run_of_another_run(sandbox):
         process.wait()
 
 
+def test_a_run_of_another_queue_has_the_same_id(sandbox):
+    """Every queue on this host has a run 1.1."""
+    with parent_of_orphans():
+        submit(sandbox, "sh", "-c", "setsid sleep 100 & echo $! >pid; sleep 100")
+        sandbox.run("mxq-run", check=True)
+        other = {"MXQ_DIR": sandbox.path / "other"}
+        assert submit(sandbox, "sleep", "100", env=other) == 1
+        sandbox.run("mxq-run", env=other, check=True)
+        wait_for(lambda: (sandbox.work / "pid").exists() and (sandbox.work / "pid").read_text())
+        before = read_record(sandbox, "1.1")
+        for name in ("reaper", "main"):
+            kill(before[name]["pid"])
+            reap(before[name]["pid"])
+        adopt(sandbox)
+        assert end(sandbox, "1.1")["reason"] == "lost"
+        assert not processes.is_alive(int((sandbox.work / "pid").read_text()))
+        assert [line.split(": ")[1] for line in adopt(sandbox, env=other)] == ["re-attached"]
+        sandbox.run("mxq-ctl", "kill", "--now", "1", env=other, check=True)
+        sandbox.run("mxq-collect", env=other, check=True)
+    said = sandbox.run("mxq-ls", "--json", env=other, check=True).stdout
+    assert json.loads(said)["reason"] == "kill-now", "nobody else has ended it"
+
+
 # ---- hosts ----
 
 def test_records_of_other_hosts_are_left_alone(sandbox):

@@ -18,9 +18,13 @@ def start(script):
     return subprocess.Popen(["sh", "-c", "read line; " + script], stdin=subprocess.PIPE)
 
 
+BASE = "/var/lib/mxq"
+ENVIRON = {"PATH": "/bin:/usr/bin", "A": "1", "MXQ_RUN": "17.1", "MXQ_DIR": BASE, "Z": ""}
+
+
 @pytest.fixture
 def sleeper():
-    child = subprocess.Popen(["sleep", "100"], env={"PATH": "/bin:/usr/bin", "A": "1", "MXQ_RUN": "17.1", "Z": ""})
+    child = subprocess.Popen(["sleep", "100"], env=ENVIRON)
     yield child
     child.kill()
     child.wait()
@@ -103,38 +107,56 @@ def test_a_kernel_that_does_not_tell(monkeypatch):
 
 
 def test_the_run_in_the_environment(sleeper):
-    assert census.run_in_environ(sleeper.pid) == "17.1"
-    for env, run in (({}, None), ({"XMXQ_RUN": "1"}, None), ({"MXQ_RUN": ""}, ""), ({"X": "MXQ_RUN=3"}, None)):
+    wait_for(lambda: census.marks_in_environ(sleeper.pid) == ("17.1", BASE))
+    for env, marks in (({}, (None, None)), ({"XMXQ_RUN": "1"}, (None, None)), ({"MXQ_RUN": ""}, ("", None)),
+                       ({"X": "MXQ_RUN=3", "MXQ_DIR": "/a=b"}, (None, "/a=b"))):
         child = subprocess.Popen(["/bin/sleep", "100"], env=env)
-        assert census.run_in_environ(child.pid) == run
+        wait_for(lambda: census.marks_in_environ(child.pid) == marks)
         child.kill()
         child.wait()
-    assert census.run_in_environ(child.pid) is None
+    assert census.marks_in_environ(child.pid) == (None, None)
+
+
+@pytest.mark.parametrize("run, folder, ours", [
+    ("17.1", BASE, True), ("17.1", BASE + "/", True), ("17.1", "/srv/mxq", False), ("17.1", None, False),
+    ("20261130T174527.123456Z-alpha-4711", "/srv/mxq", True), ("20261130T174527.123456Z-alpha-4711", None, True)])
+def test_a_run_of_another_queue_has_the_same_id(run, folder, ours):
+    """Each has a run 17.1; only what a wrapper started is named once for all."""
+    env = {"MXQ_RUN": run}
+    if folder is not None:
+        env["MXQ_DIR"] = folder
+    child = subprocess.Popen(["/bin/sleep", "100"], env=env)
+    wait_for(lambda: census.marks_in_environ(child.pid)[0] == run)
+    seen = census.Census(BASE)
+    assert (child.pid in seen.runs.get(run, ())) == ours
+    assert (seen.run_of[child.pid] == run) == ours
+    child.kill()
+    child.wait()
 
 
 def test_a_census(sleeper):
-    seen = census.Census()
+    seen = census.Census(BASE)
     assert seen.processes[os.getpid()].same(process.look(os.getpid()))
     assert sleeper.pid in seen.runs["17.1"] and seen.run_of[sleeper.pid] == "17.1"
     sleeper.kill()
     wait_for(lambda: process.look(sleeper.pid).has_ended)
-    again = census.Census()
+    again = census.Census(BASE)
     assert sleeper.pid not in again.processes and sleeper.pid not in again.run_of
 
 
 def test_what_started_before_is_not_looked_into(sleeper):
-    seen = census.Census(since=process.look(sleeper.pid).start + 1)
+    seen = census.Census(BASE, since=process.look(sleeper.pid).start + 1)
     assert sleeper.pid in seen.processes and sleeper.pid not in seen.run_of
 
 
 def test_what_was_read_is_kept(monkeypatch, sleeper):
     """A process that has just begun is read again: it may be in the middle of its execve."""
     known, born = {}, time.clock_gettime(time.CLOCK_BOOTTIME)
-    census.Census(known=known)
+    census.Census(BASE, known=known)
     assert known[sleeper.pid, process.look(sleeper.pid).start] == "17.1"
     reads = []
-    monkeypatch.setattr(census, "run_in_environ", reads.append)
-    assert census.Census(known=known).run_of[sleeper.pid] == "17.1"
+    monkeypatch.setattr(census, "marks_in_environ", lambda pid: reads.append(pid) or (None, None))
+    assert census.Census(BASE, known=known).run_of[sleeper.pid] == "17.1"
     assert sleeper.pid not in reads
     old = [pid for pid in reads if process.look(pid)
            and process.look(pid).start / process.TICKS < born - 2]
