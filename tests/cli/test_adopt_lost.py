@@ -307,7 +307,7 @@ def test_one_at_a_time(sandbox):
 def test_several_at_once_and_collectors_beside_them(sandbox):
     runs = []
     for n in range(4):
-        runs.append(orphan(sandbox, *on_gate("exit %d" % n))["run"])
+        runs.append(orphan(sandbox, *on_gate("exit %d" % n, "gate%d" % n))["run"])
         runs.append(lost(sandbox, "sleep", "100")["run"])
     spawned = [sandbox.spawn(name) for name in ("mxq-adopt", "mxq-collect") * 4]
     for process in spawned:
@@ -316,8 +316,8 @@ def test_several_at_once_and_collectors_beside_them(sandbox):
     adopt(sandbox)
     sandbox.run("mxq-collect", check=True)
     assert len({record["reaper"]["pid"] for record in sandbox.records()}) == 4
-    for _ in range(4):
-        open_gate(sandbox)
+    for n in range(4):
+        open_gate(sandbox, "gate%d" % n)
     for run in runs[::2]:
         end(sandbox, run)
     sandbox.run("mxq-collect", check=True)

@@ -52,14 +52,15 @@ def orphan(sandbox, *words, env=None):
     return record
 
 
-def on_gate(script):
-    """A shell command that runs `script` once open_gate() was called."""
-    return ["sh", "-c", "test -p gate || mkfifo gate; read line <gate; " + script]
+def on_gate(script, name="gate"):
+    """A shell command that runs `script` once open_gate() was called; each job needs a gate of its own."""
+    return ["sh", "-c", "test -p %s || mkfifo %s; read line <%s; %s" % (name, name, name, script)]
 
 
-def open_gate(sandbox):
+def open_gate(sandbox, name="gate"):
     """Let the job of on_gate() go on."""
-    with open(sandbox.work / "gate", "w") as gate:
+    wait_for((sandbox.work / name).exists)
+    with open(sandbox.work / name, "w") as gate:
         gate.write("\n")
 
 
