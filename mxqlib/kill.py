@@ -41,8 +41,8 @@ class Victims:
     and `waits_again(run)` for a loaded run that has no record and is not loaded any more.
     """
 
-    def __init__(self, finder, now, grace_s, report, refuse, waits_again):
-        self.finder, self.now, self.grace_s = finder, now, grace_s
+    def __init__(self, finder, base, now, grace_s, report, refuse, waits_again):
+        self.finder, self.base, self.now, self.grace_s = finder, base, now, grace_s
         self.report, self.refuse, self.waits_again = report, refuse, waits_again
         self.victims = {}           # run -> _Victim
         self.met = set()            # runs that are or were among them
@@ -146,13 +146,13 @@ class Victims:
 
     def _end_grace(self, victim):
         # KILL to a reaper whose job has gone means "give up the spool": not what a kill of the job is to do.
-        if _has_processes(victim.entry):
+        if _has_processes(victim.entry, self.base):
             self._strike(victim)
         else:
             victim.step, victim.due_s = self._outlive, clock.boot_s() + _END_S
 
     def _outlive(self, victim):
-        if _has_processes(victim.entry):
+        if _has_processes(victim.entry, self.base):
             why = "some of its processes cannot be killed; the record will name them"
         else:
             why = "its processes have gone, its record cannot be written; the reaper goes on trying"
@@ -241,10 +241,11 @@ class Victims:
         victim.fd = victim.lock = None
 
 
-def _has_processes(entry):
+def _has_processes(entry, base):
     """True while something of the run of a running record lives, below its reaper or, when that is a watcher, not."""
     main = entry["main"] and process.find(entry["main"])
-    return bool(main and not main.has_ended or process.descendants(entry["reaper"]["pid"]) or Kin(entry).members())
+    return bool(main and not main.has_ended or process.descendants(entry["reaper"]["pid"])
+                or Kin(entry, base).members())
 
 
 def _got(victim):
@@ -265,7 +266,8 @@ class Kill:
 
     def __init__(self, control, now, grace_s):
         self.control, self.queue, self.finder = control, control.queue, control.finder
-        self.victims = Victims(control.finder, now, grace_s, control.report, control.refuse, self._waits_again)
+        self.victims = Victims(control.finder, control.base, now, grace_s, control.report, control.refuse,
+                               self._waits_again)
         self.waiting = []           # Targets to be cancelled
         self.done = set()           # numbers of those that were
 
