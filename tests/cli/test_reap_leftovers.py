@@ -235,7 +235,8 @@ def test_an_inner_reaper_alone_ends_with_a_record(sandbox):
     assert reap.wait(20) == 3
     outer, inner = by_comm(sandbox)
     assert outcome(outer) == (3, None, None) and outer["survivors"] == []
-    assert outcome(inner) == (None, signal.SIGKILL, "kill")
+    # Without grace USR2 follows USR1 at once: which of them it is that ends MAIN is open.
+    assert outcome(inner) in [(None, signal.SIGKILL, "kill"), (None, signal.SIGKILL, "kill-now")]
     assert inner["adopted"] is False
 
 
