@@ -305,6 +305,7 @@ def test_a_log_on_a_full_disk_never_shows_half_an_event(sandbox):
     assert len(events(sandbox.work / "copy")) == 300
 
 
+@pytest.mark.slow
 def test_logs_of_many_jobs_share_their_files(sandbox):
     fill(sandbox, *(owing(sandbox, n, log="log%d" % (n % 3), line="lines") for n in range(1, 2501)))
     collect(sandbox)

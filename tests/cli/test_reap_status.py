@@ -18,6 +18,7 @@ SHELLS = sorted({os.path.realpath(shutil.which(name, path=SYSTEM_PATH) or name):
 EDGES = [0, 1, 2, 3, 74, 75, 124, 125, 126, 127, 128, 129, 137, 143, 160, 192, 193, 254, 255]
 
 
+@pytest.mark.slow
 def test_every_exit_code_is_passed_on(sandbox):
     shown = sandbox.run("sh", "-c", """
         n=$1
