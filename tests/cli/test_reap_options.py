@@ -205,11 +205,36 @@ def test_verbose_tells_the_steps_and_quiet_no_warnings(sandbox):
      {"JOB_ID": "7", "SGE_TASK_ID": "undefined", "RESTARTED": "0"}),
     ({"JOB_ID": "anybody's"}, None),
     ({"PBS_JOBID": "9.server"}, {"PBS_JOBID": "9.server"}),
-    ({"_CONDOR_JOB_AD": "/x/.job.ad"}, {"_CONDOR_JOB_AD": "/x/.job.ad"}),
+    ({"_CONDOR_SLOT": "slot1_1"}, {"_CONDOR_SLOT": "slot1_1"}),
+    ({"_CONDOR_SLOT": ""}, None),
     ({"PARALLEL_SEQ": "3", "PARALLEL_PID": "4"}, {"PARALLEL_SEQ": "3", "PARALLEL_PID": "4"})])
 def test_the_ids_of_an_outer_batch_system(sandbox, env, outer):
     sandbox.run("mxq-reap", "true", env=env, check=True)
     assert sandbox.record()["outer"] == outer
+
+
+AD = """Args = "ClusterId = 9"
+AutoClusterId = 2
+ClusterId = 17
+GlobalJobId = "n\u00f6de#17.3#1796094097"
+NumJobStarts = 1
+ProcId = 3
+"""
+
+
+def test_the_ids_in_htcondors_job_ad(sandbox):
+    (sandbox.work / "ad").write_text(AD, "utf-8")
+    sandbox.run("mxq-reap", "true", env={"_CONDOR_JOB_AD": "ad", "_CONDOR_SLOT": "slot1"}, check=True)
+    assert sandbox.record()["outer"] == {"_CONDOR_SLOT": "slot1", "ClusterId": "17", "ProcId": "3", "NumJobStarts": "1",
+                                         "GlobalJobId": "n\u00f6de#17.3#1796094097"}
+
+
+def test_a_job_ad_that_cannot_be_read_delays_nothing(sandbox):
+    os.mkfifo(sandbox.work / "fifo")
+    (sandbox.work / "noise").write_bytes(bytes(range(256)) * 100)
+    for path in ("missing", "fifo", "/", "noise", "/dev/zero"):
+        sandbox.run("mxq-reap", "true", env={"_CONDOR_JOB_AD": path}, check=True)
+    assert [record["outer"] for record in sandbox.records()] == [None] * 5
 
 
 # ---- two at once ----
