@@ -8,6 +8,7 @@
 #   make check-installed  the tests of cli, on an installed copy; for another Python
 #                       PYTHON=/path/python3.9 VENV=build/venv-3.9
 #   make lint           source, pages, shell
+#   make completions    contrib/completions, from the option tables
 #   make bench          the table of doc/BENCHMARKS.md
 #   make install        PREFIX=/usr/local DESTDIR= PYTHON=/usr/bin/python3
 #   make uninstall      removes exactly what install put there
@@ -57,6 +58,9 @@ test: setup-tests
 lint:
 	@$(PYTHON) -IS tools/lint.py
 
+completions:
+	@$(PYTHON) -IS tools/completions.py
+
 bench:
 	@$(PYTHON) bench/bench.py $(B)
 
@@ -71,4 +75,4 @@ clean:
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: all setup-tests check check-crash check-engines check-scale long-check \
-	check-installed test lint bench install uninstall clean
+	check-installed test lint completions bench install uninstall clean

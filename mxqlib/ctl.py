@@ -42,7 +42,7 @@ def main(argv):
     base = place.base(values.d)
     control = Control(base, values, kill.BUSY_S if verb == "kill" else jobqueue.BUSY_S)
     try:
-        _VERBS[verb][0](control, operands)
+        VERBS[verb][0](control, operands)
     finally:
         control.close()
     return control.status
@@ -52,10 +52,10 @@ def _parse(argv):
     """(verb, values, operands); options may come before the verb and after it. Raises Failure."""
     values, rest = cli.parse(OPTIONS, argv, USAGE, TEXT)
     if not rest:
-        raise Failure(exits.USAGE, "no verb (%s; try --help)" % " ".join(_VERBS))
+        raise Failure(exits.USAGE, "no verb (%s; try --help)" % " ".join(VERBS))
     verb = rest[0]
-    if verb not in _VERBS:
-        raise Failure(exits.USAGE, "unknown verb: %s (known: %s)" % (verb, " ".join(_VERBS)))
+    if verb not in VERBS:
+        raise Failure(exits.USAGE, "unknown verb: %s (known: %s)" % (verb, " ".join(VERBS)))
     flags = cli.quiet, cli.verbose
     later, operands = cli.parse(OPTIONS, rest[1:], USAGE, TEXT)
     cli.quiet, cli.verbose = cli.quiet or flags[0], cli.verbose or flags[1]
@@ -67,7 +67,7 @@ def _parse(argv):
 
 
 def _check(verb, values, operands):
-    allowed = _VERBS[verb][1].split()
+    allowed = VERBS[verb][1].split()
     for option in OPTIONS[len(cli.BASE):]:
         if getattr(values, option.key) is not None and option.key not in allowed:
             raise Failure(exits.USAGE, "%s takes no --%s" % (verb, option.long))
@@ -380,7 +380,7 @@ def _collected(control, chosen):
         yield target
 
 
-_VERBS = {      # name -> (function, options and operands it takes)
+VERBS = {      # name -> (function, options and operands it takes)
     "drain": (drain, "reason"), "resume": (resume, ""), "kill": (kill_jobs, "JOB group all now grace"),
     "detach": (detach, "JOB group all"), "stop": (stop, "JOB group all"), "cont": (go_on, "JOB group all"),
     "hold": (hold, "JOB group all"), "release": (release, "JOB group all"), "retry": (retry, "JOB"),

@@ -19,7 +19,7 @@ TREE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 LIBRARY = "lib/mxq"
 LIST = LIBRARY + "/installed"
 DOCUMENTS = ("README.md", "NEWS.md", "LICENSE", "doc")
-EXTRAS = ("contrib",)
+EXAMPLES = ("crontab", "logrotate", "systemd")      # of contrib
 PATH_LINE = re.compile(r"^sys\.path\.insert\(0, .*\)(  #.*)?$", re.MULTILINE)
 OLDEST = (3, 9)
 
@@ -60,6 +60,17 @@ class Installation:
         with open(part, "wb") as file:
             file.write(data)
         os.chmod(part, mode)
+        os.rename(part, self.full(name))
+        self.files.append(name)
+
+    def put_link(self, name, target):
+        """Make a symbolic link and rename it into place."""
+        part = self.full(name) + ".part"
+        try:
+            os.unlink(part)
+        except FileNotFoundError:
+            pass
+        os.symlink(target, part)
         os.rename(part, self.full(name))
         self.files.append(name)
 
@@ -109,8 +120,20 @@ class Installation:
                 self.put_tree(os.path.join(TREE, "man", name), "share/man/man%s/%s" % (name[-1], name))
         for name in DOCUMENTS:
             self.put_tree(os.path.join(TREE, name), "share/doc/mxq/" + os.path.basename(name))
-        for name in EXTRAS:
-            self.put_tree(os.path.join(TREE, name), "share/mxq/" + name)
+        for name in EXAMPLES:
+            self.put_tree(os.path.join(TREE, "contrib", name), "share/doc/mxq/examples/" + name)
+
+    def put_completions(self):
+        """For bash and fish a file with the name of each command: they load what a command needs by its name."""
+        folder = os.path.join(TREE, "contrib/completions")
+        commands = list_names("bin", "mxq-")
+        for shell, place, ending in (("bash", "share/bash-completion/completions/", ""),
+                                     ("fish", "share/fish/vendor_completions.d/", ".fish")):
+            first = place + commands[0] + ending
+            self.put_tree(os.path.join(folder, "mxq." + shell), first)
+            for name in commands[1:]:
+                self.put_link(place + name + ending, os.path.basename(first))
+        self.put_tree(os.path.join(folder, "_mxq"), "share/zsh/site-functions/_mxq")
 
     def read_list(self):
         """Files and folders of the installation that is there."""
@@ -126,6 +149,7 @@ class Installation:
         old_files, old_folders = self.read_list()
         self.put_library()
         self.put_documents()
+        self.put_completions()
         self.put_commands()
         self.files.append(LIST)
         folders = set(self.folders) | set(old_folders)

@@ -267,6 +267,8 @@ def kind_of(name):
     """`python`, `shell`, `page` or None, by name or first line."""
     if name.endswith(".py"):
         return "python"
+    if name.endswith((".sh", ".bash")):
+        return "shell"
     if re.fullmatch(r"man/.+\.[1-8]", name):
         return "page"
     if os.path.islink(name):
@@ -274,7 +276,7 @@ def kind_of(name):
     with open(name, "rb") as file:
         first = file.readline(200)
     if not first.startswith(b"#!"):
-        return "shell" if name.endswith(".sh") else None
+        return None
     return "python" if b"python" in first else "shell" if re.search(rb"[ /](ba|da|)sh\b", first) else None
 
 

@@ -1,15 +1,16 @@
-"""mxq-reap in a real crontab: what cron starts runs as from a shell, with a record.
+"""mxq-reap in a real crontab: what cron starts runs as from a shell, with a record; contrib/crontab runs a queue.
 
 cron runs in a mount namespace of its own, with nothing but our crontab: the machine's is not touched. It starts jobs
 when a minute begins, so this takes one.
 """
 
 import os
+import re
 
 import pytest
 
 from tests.harness.reaping import outcome
-from tests.harness.sandbox import BIN, wait_for
+from tests.harness.sandbox import BIN, TREE, wait_for
 
 CRONTAB = """\
 SHELL=/bin/sh
@@ -25,6 +26,10 @@ MXQ_TEST_SANDBOX={token}
 * * * * * {reap} -b -N detached sh -c 'sleep 0.2; exit 6' >{work}/detached
 """
 
+QUEUE = """\
+MXQ_DIR={base}
+{contrib}"""
+
 START = """
 mount -t tmpfs tmpfs /run && mount -t tmpfs tmpfs /etc/cron.d &&
 mount -t tmpfs -o mode=1730,gid=crontab tmpfs /var/spool/cron/crontabs &&
@@ -33,14 +38,23 @@ crontab "$2" && exec cron -f
 """
 
 
+def example():
+    """contrib/crontab, for commands that are installed in bin/ of the tree."""
+    text, found = re.subn("(?m)^PATH=/usr/local/bin:", "PATH=%s:" % BIN, (TREE / "contrib/crontab").read_text())
+    assert found == 1
+    return text
+
+
 @pytest.mark.as_root
 @pytest.mark.needs("cron", "crontab")
 @pytest.mark.timeout_s(200)
 def test_jobs_of_a_crontab(sandbox):
-    empty, table = sandbox.path / "empty", sandbox.path / "table"
+    empty, table, other = sandbox.path / "empty", sandbox.path / "table", sandbox.path / "other"
     empty.write_text("")
     table.write_text(CRONTAB.format(base=sandbox.mxq_dir, token=sandbox.token, work=sandbox.work,
-                                    reap=BIN / "mxq-reap"))
+                                    reap=BIN / "mxq-reap")
+                     + QUEUE.format(base=other, contrib=example()))
+    sandbox.run("mxq-sub", "-d", other, "--", "sh", "-c", "exit 7", check=True)
     cron = sandbox.spawn("unshare", "--mount", "sh", "-c", START, "sh", empty, table)
 
     def all_done():
@@ -51,7 +65,9 @@ def test_jobs_of_a_crontab(sandbox):
         return done and (sandbox.work / "outside").exists() and records
 
     records = wait_for(all_done, 100, "a run of each line")
+    ended = wait_for(lambda: sandbox.run("mxq-ls", "-d", other, "-s", "failed", "--json", check=True).stdout, 20)
     cron.kill()
+    assert '"exit":7' in ended.replace(" ", "")
     statuses = {"status": 3, "stops": 4, "leaves": 5, "killed": 137}
     assert {name: int((sandbox.work / name).read_text()) for name in statuses} == statuses
     assert {name: records[name]["exit"] for name in statuses} == dict(statuses, killed=None)

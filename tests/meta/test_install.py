@@ -73,6 +73,16 @@ def test_pages_and_documents_are_installed(prefix):
     for path in (prefix / "share/man").rglob("*.*"):
         assert path.parent.name == "man" + path.name[-1]
     assert (prefix / "share/doc/mxq/LICENSE").exists()
+    assert (prefix / "share/doc/mxq/examples/systemd/mxq.timer").exists()
+
+
+def test_each_command_is_completed_by_a_file_of_its_name(prefix):
+    for place, name, source in (("bash-completion/completions", "%s", "mxq.bash"),
+                                ("fish/vendor_completions.d", "%s.fish", "mxq.fish")):
+        for command in COMMANDS:
+            text = (prefix / "share" / place / (name % command)).read_text()
+            assert text == (TREE / "contrib/completions" / source).read_text()
+    assert (prefix / "share/zsh/site-functions/_mxq").read_text().startswith("#compdef " + " ".join(COMMANDS))
 
 
 def test_destdir_is_written_nowhere(tmp_path):
