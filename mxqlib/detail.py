@@ -63,7 +63,8 @@ def gather(queue, records, text):
     found["runs"] = list(runs.values())
     known = queue is not None and base is not None
     found["after"] = roster.after(queue, number) if known else []
-    found["events"] = [event for event in roster.events(queue, number) if run in (None, event["run"])] if known else []
+    found["events"] = [event for event in listing.events(queue, number, [
+        entry for entry in records if entry["run"] in runs]) if run in (None, event["run"])]
     found["deliveries"] = [owed for owed in roster.deliveries(queue, number) if run in (None, owed["run"])] \
         if known else []
     return found

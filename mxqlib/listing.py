@@ -5,9 +5,9 @@ The spool is read before the queue: a record that is collected meanwhile is then
 
 import heapq
 
-from mxqlib import record
+from mxqlib import outbox, record
 from mxqlib.cli import reason, warn
-from mxqlib.jobqueue import changes, lookup, roster
+from mxqlib.jobqueue import changes, lookup, outcomes, roster
 
 ORDER = ("running", "loaded", "queued", "held") + changes.OVER      # as they are listed
 _FINAL = ("finished", "failed", "killed")
@@ -77,6 +77,32 @@ def lay_over(queue, records):
         else:
             numbered[number] = row_of(entry, base)
     return numbered, loose
+
+
+def by_job(queue, records):
+    """`records` in lists, by the number of their job; those of runs without one by the id of the run."""
+    found = {}
+    for entry in records:
+        known = lookup.find_run(queue, entry["run"]) if queue is not None else None
+        number = known.job if known is not None else entry["job"]
+        found.setdefault(entry["run"] if number is None else number, []).append(entry)
+    return found
+
+
+def events(queue, number, records):
+    """The events of a job (None: it has no number yet) in the order of time, as roster.events() gives them: those of
+    the queue, and those of `records`, which are the job's and may not be collected yet."""
+    found = list(roster.events(queue, number)) if queue is not None and number is not None else []
+    known = {event["event"] for event in found}
+    for entry in records:
+        for attempt, code, date in outcomes.foresee(queue, entry):
+            # The number of the job is missing in the id of its first event, as long as nobody gave it one.
+            event = outbox.event_id(number, entry["run"], attempt, code) if attempt or number else None
+            if event is None or event not in known:
+                known.add(event)
+                found.append({"event": event, "job": number, "run": entry["run"] if attempt else None, "date": date,
+                              "code": code, "note": None})
+    return sorted(found, key=lambda event: event["date"])
 
 
 def _state(entry):

@@ -103,9 +103,9 @@ def _rows(values, queue, records):
     if values.joblog:
         return (JOBLOG, JOBLOG), (row for row in rows if row["date_end"] and row["run"])
     if values.events:
-        # Of jobs that nobody collected yet there are none.
-        return (EVENTS, EVENTS), (event for row in rows if row["job"] is not None and queue is not None
-                                  for event in roster.events(queue, row["job"]))
+        of_job = listing.by_job(queue, records)
+        return (EVENTS, EVENTS), (event for row in rows for event in listing.events(
+            queue, row["job"], of_job.get(row["run"] if row["job"] is None else row["job"], ())))
     return (LINES, JOBS), rows
 
 

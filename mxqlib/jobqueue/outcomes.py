@@ -25,6 +25,26 @@ def known_state(queue, run, line):
     return (row[0], bool(row[1])) if row else (None, False)
 
 
+def foresee(queue, entry):
+    """The events (attempt, code, date) that record `entry` adds when it is committed; `queue` may be None. Some may be
+    there already. Changes nothing."""
+    row = known = None
+    if queue is not None:
+        known = queue.db.execute("SELECT job, state FROM run WHERE run = ?", (entry["run"],)).fetchone()
+        row = queue.db.execute(_STANDING, (known[0] if known else entry["job"],)).fetchone()
+    attempt, found = entry["attempt"], []
+    if row is None:
+        found.append((0, outbox.SUBMIT, _date_submit(entry)))
+    if entry["date_start"]:
+        found.append((attempt, outbox.EXECUTE, entry["date_start"]))
+    if entry["state"] == record.ENDED and not (known and known[1] in _FINAL):
+        state = record.state_of(entry)
+        standing = row or (attempt, state, entry.get("restart"), 0)
+        code = _code(entry) if _meaning(attempt, state, *standing) is _OVER else outbox.EVICTED
+        found.append((attempt, code, _date(entry)))
+    return found
+
+
 class Batch:
     """Records that are committed in one transaction, inside which all of this is called.
 
@@ -127,7 +147,7 @@ class Batch:
 
     def _add_job(self, number, entry, state, date_end):
         deliveries = entry.get("deliveries")
-        submitted = entry.get("date_submit") or entry["date_start"] or entry.get("date_done") or _NEVER
+        submitted = _date_submit(entry)
         self.queue.pending[NEW_JOB].append(
             (number, state, entry["attempt"], _or(entry.get("priority"), 127), to_column(entry["group"]),
              to_column(entry["name"]), entry["threads"], entry.get("memory") or 0, entry.get("runtime") or 0,
@@ -148,6 +168,10 @@ class Batch:
 _NEVER = "1970-01-01T00:00:00.000000Z"      # the date of a run that has none: MAIN never got past the gate
 
 
+def _date_submit(entry):
+    return entry.get("date_submit") or entry["date_start"] or entry.get("date_done") or _NEVER
+
+
 def _date(entry):
     return entry["date_end"] or entry["date_done"]
 
@@ -165,30 +189,42 @@ def _code(entry):
     return outbox.TERMINATED if entry["status"] is not None else outbox.ABORTED
 
 
-def _conclude(queue, job, attempt, state, entry):
-    """What the outcome of run `attempt` means for its job. Returns the code of the run's event.
+_STANDING = "SELECT attempt, state, restart, retries - retried FROM job WHERE job = ?"
+_BYGONE, _RETRIED, _RESTARTED, _OVER = "bygone", "retried", "restarted", "over"
+
+
+def _meaning(attempt, state, highest, now, restart, retries_left):
+    """What the outcome `state` of run `attempt` means for its job, which stands as _STANDING says.
 
     | the job                                       | finished | failed           | killed   | lost             |
     | its highest attempt is this run, not over yet | finished | again, or failed | killed   | again, or lost   |
     | it waits for the next one, or is cancelled    | finished | as it is         | as it is | as it is         |
     | it has a higher attempt                       | as it is | as it is         | as it is | as it is         |
     """
-    queue.flush()
-    row = queue.db.execute("SELECT attempt, state, restart, retries - retried FROM job WHERE job = ?",
-                           (job,)).fetchone()
-    highest, now, restart, retries_left = row
     if attempt < highest:
-        return outbox.EVICTED
+        return _BYGONE
     if now in ("queued", "held", "cancelled") and attempt == highest and state != "finished":
-        return outbox.EVICTED
-    if attempt > highest:
-        queue.db.execute("UPDATE job SET attempt = ? WHERE job = ?", (attempt, job))
+        return _BYGONE
     if state == "failed" and retries_left > 0:
-        changes.queue_again(queue, job, note="retried after run %s failed" % entry["run"], retried=1)
-        return outbox.EVICTED
+        return _RETRIED
     if state == "lost" and restart in ("always", "samehost"):
-        changes.queue_again(queue, job, host=entry["host"] if restart == "samehost" else "",
+        return _RESTARTED
+    return _OVER
+
+
+def _conclude(queue, job, attempt, state, entry):
+    """Have the job follow the outcome of run `attempt`. Returns the code of the run's event."""
+    queue.flush()
+    standing = queue.db.execute(_STANDING, (job,)).fetchone()
+    meaning = _meaning(attempt, state, *standing)
+    if meaning is not _BYGONE and attempt > standing[0]:
+        queue.db.execute("UPDATE job SET attempt = ? WHERE job = ?", (attempt, job))
+    if meaning is _RETRIED:
+        changes.queue_again(queue, job, note="retried after run %s failed" % entry["run"], retried=1)
+    elif meaning is _RESTARTED:
+        changes.queue_again(queue, job, host=entry["host"] if standing[2] == "samehost" else "",
                             note="restarted after run %s was lost" % entry["run"])
-        return outbox.EVICTED
-    changes.end_job(queue, job, state, _date(entry))
-    return _code(entry)
+    elif meaning is _OVER:
+        changes.end_job(queue, job, state, _date(entry))
+        return _code(entry)
+    return outbox.EVICTED

@@ -9,7 +9,7 @@ import subprocess
 
 import pytest
 
-from tests.harness import oracle, records
+from tests.harness import oracle, queueing, records
 from tests.harness.sandbox import read_until
 
 FIELDS = ["job", "state", "run", "attempt", "name", "group", "host", "priority", "threads", "memory", "runtime",
@@ -253,6 +253,41 @@ def test_events_and_what_is_owed(sandbox):
     sandbox.run("mxq-collect", check=True)
     assert lines(sandbox, "--owed") == []
     assert "mail to a@b for 1.1/005: done" in ls(sandbox, "-l", "1")
+
+
+def shown_events(sandbox):
+    return sorted((row["event"], row["date"], row["what"]) for row in lines(sandbox, "-n", "0", "--events"))
+
+
+def test_events_are_the_same_before_and_after_they_are_collected(sandbox):
+    """What becomes of the job decides which event the end of a run is."""
+    for words in (("--retries", "1"), ("-r", "always"), ("--retries", "1"), ("--hold",)):
+        queueing.submit(sandbox, *words, "--", "true")
+    submitted = [row[0] for row in sandbox.queue("SELECT date_submit FROM job ORDER BY job")]
+    fill(sandbox, records.make_ended("1.1", 256, date_submit=submitted[0]),
+         records.make_ended("2.1", None, restart="always", date_submit=submitted[1]),
+         records.make_ended("3.1", 256, date_submit=submitted[2]), collect=True)
+    fill(sandbox, records.make_ended("3.2", 256, date_submit=submitted[2]),         # the last retry
+         records.make_ended("2.1", 0, restart="always", date_submit=submitted[1]),  # late, but true
+         records.make_ended("4.1", 256, date_submit=submitted[3]),                  # was put into the queue by hand
+         records.make_ended("5.1", None, restart="always"), records.make_ended("5.2", 9),   # of a queue that is lost
+         records.make_running("6.1"), records.make_ended("7.1", 127 << 8, reason="exec", date_start=None))
+    before = shown_events(sandbox)
+    assert {event for event, _, _ in before} > {"3.2/005", "2.1/005", "4.1/005", "5/000", "5.2/005", "6.1/001"}
+    sandbox.run("mxq-collect", check=True)
+    assert shown_events(sandbox) == before
+
+
+def test_events_of_a_run_that_has_no_number_yet(sandbox):
+    entry = records.make_ended(status=256)
+    fill(sandbox, entry)
+    before = shown_events(sandbox)
+    assert [(event, what) for event, _, what in before] == [
+        ("-", "submitted"), (entry["run"] + "/001", "executing"), (entry["run"] + "/005", "terminated")]
+    assert objects(sandbox, "--events")[0]["event"] is None
+    assert "/005: terminated" in ls(sandbox, "-l", entry["run"])
+    sandbox.run("mxq-collect", check=True)
+    assert shown_events(sandbox) == sorted([("1/000",) + before[0][1:]] + before[1:])
 
 
 # ---- trouble ----
