@@ -3,7 +3,7 @@
 Installs commands, library, pages and documents below PREFIX, and writes what it made to
 PREFIX/lib/mxq/installed; uninstall removes exactly that. Every file is renamed into place: a command
 that runs meanwhile has the old file or the new one. A newer version removes what the older one had
-and it has not.
+and it has not. The commands find the library from where they are themselves.
 
 DESTDIR is put before every path and is written nowhere: packages are made that way.
 """
@@ -20,7 +20,7 @@ LIBRARY = "lib/mxq"
 LIST = LIBRARY + "/installed"
 DOCUMENTS = ("README.md", "NEWS.md", "LICENSE", "doc")
 EXAMPLES = ("crontab", "logrotate", "systemd")      # of contrib
-PATH_LINE = re.compile(r"^sys\.path\.insert\(0, .*\)(  #.*)?$", re.MULTILINE)
+PATH_LINE = re.compile(r"^sys\.path\.insert\(0, (.*)\)$", re.MULTILINE)
 OLDEST = (3, 9)
 
 
@@ -84,10 +84,10 @@ class Installation:
             self.put(name, read(source), 0o755 if os.access(source, os.X_OK) else 0o644)
 
     def put_commands(self):
-        """The wrappers, with the interpreter and the place of the library written into them."""
+        """The wrappers, with the interpreter and the way from them to the library written into them."""
         for name in list_names("bin", "mxq-"):
             text = read(os.path.join(TREE, "bin", name)).decode("utf-8")
-            body, found = PATH_LINE.subn(lambda _: "sys.path.insert(0, %r)" % (self.prefix + "/" + LIBRARY), text)
+            body, found = PATH_LINE.subn(r'sys.path.insert(0, \1 + "/%s")' % LIBRARY, text)
             if found != 1 or not body.startswith("#!"):
                 raise Failure("bin/%s is not a wrapper as all others are" % name)
             shebang = "#!%s -IS\n" % self.python
@@ -144,13 +144,17 @@ class Installation:
         return ([name for name in names if not name.endswith("/")],
                 [name[:-1] for name in names if name.endswith("/")])
 
-    def install(self):
-        """Put everything and the list of it; then remove what only the version before had."""
-        old_files, old_folders = self.read_list()
+    def put_all(self):
+        """Put everything; the commands last: what they need is there then."""
         self.put_library()
         self.put_documents()
         self.put_completions()
         self.put_commands()
+
+    def install(self):
+        """Put everything and the list of it; then remove what only the version before had."""
+        old_files, old_folders = self.read_list()
+        self.put_all()
         self.files.append(LIST)
         folders = set(self.folders) | set(old_folders)
         self.put(LIST, "".join(["%s\n" % name for name in sorted(set(self.files))]

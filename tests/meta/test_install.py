@@ -1,4 +1,4 @@
-"""make install: what is installed behaves like the tree, and uninstall leaves nothing."""
+"""make install and pip install: what is installed behaves like the tree, and uninstall leaves nothing."""
 
 import os
 import subprocess
@@ -22,12 +22,35 @@ def list_tree(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-@pytest.fixture(scope="module")
-def prefix(tmp_path_factory):
-    """A prefix, installed under a tight umask, with characters that sed and make take for theirs."""
-    prefix = tmp_path_factory.mktemp("installed") / "a b&c|d"
-    make("install", "PREFIX=%s" % prefix, umask=0o077)
-    return prefix
+def pip(venv, *argv):
+    """Run the pip of a virtual environment, without a package index and without the user's settings."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
+    done = subprocess.run([str(venv / "bin/python"), "-m", "pip", *argv], env=dict(env, PIP_CONFIG_FILE=os.devnull),
+                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, encoding="utf-8",
+                          check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def make_venv(folder):
+    subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    return folder
+
+
+@pytest.fixture(scope="module", params=["make", "pip"])
+def prefix(request, tmp_path_factory):
+    """A prefix with characters that sed and make take for theirs, made by make under a tight umask; and a venv."""
+    folder = tmp_path_factory.mktemp("installed")
+    if request.param == "pip":
+        pip(make_venv(folder / "venv"), "install", "--no-index", str(TREE))
+        return folder / "venv"
+    make("install", "PREFIX=%s" % (folder / "a b&c|d"), umask=0o077)
+    return folder / "a b&c|d"
+
+
+def list_ours(prefix):
+    """What was put below the prefix, which a venv has other things in."""
+    return ([prefix / "bin" / name for name in COMMANDS] + list((prefix / "lib/mxq").rglob("*"))
+            + list((prefix / "share").rglob("*")))
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -56,8 +79,18 @@ def test_the_installed_commands_need_nothing_of_the_tree(sandbox, prefix):
     assert str(TREE) + "/" not in (sandbox.work / "trace").read_text()
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_installed_command_starts_isolated(sandbox, prefix, command):
+    """Nothing of the caller's Python gets in, as in the tree; also by a link from elsewhere."""
+    for name in ("os", "signal", "sitecustomize", "mxqlib"):
+        (sandbox.work / (name + ".py")).write_text("raise SystemExit(99)\n")
+    (sandbox.work / "link").symlink_to(prefix / "bin" / command)
+    done = sandbox.run("./link", "--version", env={"PYTHONPATH": sandbox.work, "PYTHONHOME": sandbox.work})
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+
+
 def test_everybody_may_read_what_root_installed(prefix):
-    for path in [prefix] + list(prefix.rglob("*")):
+    for path in list_ours(prefix):
         executable = path.is_dir() or path.parent.name == "bin"
         assert path.stat().st_mode & 0o777 == (0o755 if executable else 0o644), path
 
@@ -107,6 +140,20 @@ def test_uninstall_removes_what_was_installed_and_nothing_else(tmp_path):
     (tmp_path / "lib/mxq/mxqlib/__pycache__/cli.cpython-399.pyc").write_text("from a later Python")
     make("uninstall", "PREFIX=%s" % tmp_path)
     assert list_tree(tmp_path) == before
+
+
+def test_pip_uninstall_removes_what_was_installed(tmp_path):
+    venv = make_venv(tmp_path / "venv")
+
+    def list_files():
+        return sorted(str(path) for path in venv.rglob("*") if not path.is_dir() and path.suffix != ".pyc")
+
+    before = list_files()
+    pip(venv, "install", "--no-index", str(TREE))
+    assert len(list_files()) > len(before)
+    pip(venv, "uninstall", "-y", "mxq")
+    assert list_files() == before
+    assert not list((venv / "lib/mxq").rglob("*"))
 
 
 def test_uninstall_after_two_installs_leaves_nothing(tmp_path):
