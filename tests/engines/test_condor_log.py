@@ -1,28 +1,24 @@
 """HTCondor's own readers take the logs that MXQ writes: JobEventLog of its Python bindings, condor_wait, and two more.
 
-The bindings are the wheel `htcondor` from PyPI in build/venv-htcondor; the
-programs are Debian's, of trixie, in a chroot in /var/tmp/trixie
-(MXQ_TEST_TRIXIE). Both are made when they are missing, and kept.
+The bindings are the wheel `htcondor` from PyPI in build/venv-htcondor, made
+when it is missing, and kept; the programs are those of tests/harness/trixie.py.
 """
 
-import fcntl
 import json
 import os
 import re
 import shutil
-import subprocess
-from pathlib import Path
 
 import pytest
 
-from tests.harness import records
+from tests.harness import records, trixie
 from tests.harness.owing import events, fill, owing
-from tests.harness.sandbox import SYSTEM_PATH, TREE
+from tests.harness.sandbox import TREE
 from tests.harness.snippet import run_snippet
+from tests.harness.trixie import Locked, run
 
 pytestmark = pytest.mark.timeout_s(1500)
 
-TRIXIE = Path(os.environ.get("MXQ_TEST_TRIXIE") or "/var/tmp/trixie")
 READ = """
 import json, sys
 try:
@@ -55,26 +51,6 @@ LIFE = """
     """
 
 
-def run(*argv, **kw):
-    return subprocess.run(argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          encoding="utf-8", errors="replace", env={"PATH": SYSTEM_PATH, "LANG": "C.UTF-8", "TZ": "UTC",
-                                                                   "DEBIAN_FRONTEND": "noninteractive"}, **kw)
-
-
-class Locked:
-    """One at a time makes what all use."""
-
-    def __init__(self, path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.file = open(str(path) + ".lock", "w")
-
-    def __enter__(self):
-        fcntl.flock(self.file, fcntl.LOCK_EX)
-
-    def __exit__(self, *_):
-        self.file.close()
-
-
 @pytest.fixture(scope="module")
 def read():
     """A function: path of a log -> events as the bindings give them."""
@@ -99,37 +75,18 @@ def read():
 @pytest.fixture(scope="module")
 def condor():
     """A function: (log, program, argument...) -> CompletedProcess; the argument LOG stands for the log."""
-    if os.geteuid() != 0:
-        pytest.skip("machine cannot: only root may chroot")
-    with Locked(TRIXIE):
-        if not (TRIXIE / "usr/bin/condor_wait").exists():
-            make_trixie()
+    root = trixie.need()
 
     def run_condor(log, program, *argv, timeout=60):
-        copy = TRIXIE / "tmp" / ("log-%d" % os.getpid())
+        copy = root / "tmp" / ("log-%d" % os.getpid())
         shutil.copy(log, copy)
         try:
-            return run("chroot", TRIXIE, program, *["/tmp/" + copy.name if word == "LOG" else word for word in argv],
+            return run("chroot", root, program, *["/tmp/" + copy.name if word == "LOG" else word for word in argv],
                        timeout=timeout)
         finally:
             copy.unlink()
 
     return run_condor
-
-
-def make_trixie():
-    """debootstrap and the package, or a skip that says why not."""
-    if not shutil.which("debootstrap", path=SYSTEM_PATH):
-        run("apt-get", "update", "-qq")
-        run("apt-get", "install", "-y", "-qq", "--no-install-recommends", "debootstrap")
-    mirror = run("apt-get", "indextargets", "--format", "$(SITE)", "Created-By: Packages").stdout.split("\n")[0]
-    steps = ["test -d %(c)s/etc || debootstrap --variant=minbase --include=ca-certificates trixie %(c)s %(mirror)s",
-             "printf '#!/bin/sh\\nexit 101\\n' >%(c)s/usr/sbin/policy-rc.d; chmod +x %(c)s/usr/sbin/policy-rc.d",
-             "chroot %(c)s apt-get install -y --no-install-recommends minicondor"]
-    for step in steps:
-        done = run("sh", "-c", step % {"c": TRIXIE, "mirror": mirror})
-        if done.returncode:
-            pytest.skip("machine cannot: install HTCondor of trixie: %s" % done.stdout.strip()[-300:])
 
 
 def make_log(sandbox, name="make"):
