@@ -12,6 +12,7 @@
 #   make bench          the table of doc/BENCHMARKS.md
 #   make install        PREFIX=/usr/local DESTDIR= PYTHON=/usr/bin/python3
 #   make uninstall      removes exactly what install put there
+#   make deb            a Debian package, in DEB=build/deb
 #
 # One test: make test T='tests/cli/test_reap.py -k passes_status'
 
@@ -19,6 +20,7 @@ PYTHON = /usr/bin/python3
 PREFIX = /usr/local
 DESTDIR =
 VENV = .venv
+DEB = build/deb
 # Test processes at once; 0 for none beside pytest itself (needed for --pdb).
 JOBS = 2
 
@@ -70,9 +72,16 @@ install:
 uninstall:
 	@$(install) uninstall
 
+# From a copy: what dpkg-buildpackage leaves behind stays out of the tree.
+deb:
+	@rm -rf $(DEB) && mkdir -p $(DEB)/mxq
+	@tar -c --exclude=./build --exclude=./.git --exclude='./.venv*' --exclude=__pycache__ . | tar -x -C $(DEB)/mxq
+	@cd $(DEB)/mxq && dpkg-buildpackage -b -us -uc
+	@ls $(DEB)/*.deb
+
 clean:
 	rm -rf build $(VENV) $(VENV).new $(VENV).lock
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 .PHONY: all setup-tests check check-crash check-engines check-scale long-check \
-	check-installed test lint completions bench install uninstall clean
+	check-installed test lint completions bench install uninstall deb clean

@@ -2,6 +2,7 @@
 
 import importlib
 import re
+import shutil
 
 import pytest
 
@@ -123,6 +124,22 @@ def test_a_page_names_itself(name):
     title, number = name.rsplit(".", 1)
     assert re.search(r"(?m)^\.Dt %s %s$" % (title.upper(), number), page)
     assert re.search(r"(?m)^\.Nm %s\n\.Nd .*[^.]$" % title, page)
+
+
+@pytest.mark.parametrize("index, ask", [
+    pytest.param(["mandb", "--quiet", "--create"], ["man", "-k", "-M"], marks=pytest.mark.needs("mandb"), id="man-db"),
+    pytest.param(["makewhatis"], ["mapropos", "-M"], marks=pytest.mark.needs("makewhatis", "mapropos"), id="mandoc"),
+])
+def test_apropos_finds_every_page(sandbox, index, ask):
+    for name, path in PAGES.items():
+        folder = sandbox.work / "man" / ("man" + name[-1])
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, folder)
+    sandbox.run(*index, sandbox.work / "man", check=True)
+    found = sandbox.run(*ask, sandbox.work / "man", "mxq", check=True).stdout
+    assert {re.sub(r" ?\((\d)\) .*", r".\1", line) for line in found.splitlines()} == set(PAGES)
+    # In 80 columns, and not cut.
+    assert all(len(line) < 80 and not line.endswith("...") for line in found.splitlines()), found
 
 
 def test_variables_of_the_environment_are_those_of_the_pages():
