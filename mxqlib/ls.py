@@ -87,7 +87,7 @@ def _show(values, queue, records):
     elif width is None or values.joblog:
         table.write_lines(out, columns[0], rows)
     else:
-        table.write_table(out, columns[1], rows, width)
+        table.write_table(out, columns[1], rows, width, table.wants_colours(1))
     out.flush()
     return exits.OK
 
@@ -95,7 +95,7 @@ def _show(values, queue, records):
 def _rows(values, queue, records):
     """((columns for programs, columns for a terminal), rows)."""
     if values.owed:
-        return (OWED, OWED), _first(values.n, roster.owed(queue) if queue is not None else ())
+        return (OWED, _on_terminal(OWED)), _first(values.n, roster.owed(queue) if queue is not None else ())
     chosen = values.s or values.g is not None or values.N is not None or values.n is not None
     choice = listing.Choice(values.s or listing.ORDER, values.g, values.N, values.n or None,
                             None if chosen else RECENT)
@@ -104,7 +104,7 @@ def _rows(values, queue, records):
         return (JOBLOG, JOBLOG), (row for row in rows if row["date_end"] and row["run"])
     if values.events:
         of_job = listing.by_job(queue, records)
-        return (EVENTS, EVENTS), (event for row in rows for event in listing.events(
+        return (EVENTS, _on_terminal(EVENTS)), (event for row in rows for event in listing.events(
             queue, row["job"], of_job.get(row["run"] if row["job"] is None else row["job"], ())))
     return (LINES, JOBS), rows
 
@@ -140,6 +140,12 @@ def _local(name):
     return lambda row: detail.local_date(row[name])
 
 
+def _on_terminal(columns):
+    """The columns with dates as people read them."""
+    return tuple(Column(column.heading, _local(column.heading), column.most, column.right)
+                 if column.heading in ("date", "next_try") else column for column in columns)
+
+
 def _took(row):
     if row["real"] is not None:
         return units.show_duration(row["real"])
@@ -148,13 +154,15 @@ def _took(row):
     return units.show_duration(max(0, time.time() - clock.epoch_s(row["date_start"])))
 
 
+COLOURS = {"finished": table.GREEN, "failed": table.RED, "lost": table.RED, "killed": table.YELLOW,
+           "cancelled": table.YELLOW, "held": table.YELLOW, "running": table.CYAN, "loaded": table.CYAN}
 LINES = tuple(Column(name, _plain(name)) for name in (
     "job", "state", "run", "attempt", "name", "group", "host", "priority", "threads", "memory", "runtime",
     "date_submit", "date_start", "date_end")) + (Column("real", _seconds),) + tuple(
         Column(name, _plain(name)) for name in ("exit", "signal", "reason")) + (Column("command", _command),)
 JOBS = (
-    Column("job", _plain("job"), right=True), Column("state", _plain("state")), Column("result", _result, 12),
-    Column("name", _plain("name"), 20), Column("group", _plain("group"), 12),
+    Column("job", _plain("job"), right=True), Column("state", _plain("state"), colours=COLOURS),
+    Column("result", _result, 12), Column("name", _plain("name"), 20), Column("group", _plain("group"), 12),
     Column("thr", _plain("threads"), right=True),
     Column("memory", lambda row: units.show_size(row["memory"]), right=True),
     Column("start", _local("date_start")), Column("time", _took, right=True), Column("command", _command),

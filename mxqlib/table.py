@@ -10,15 +10,17 @@ from mxqlib import record
 from mxqlib.cli import printable
 
 _ESCAPES = {ord("\\"): "\\\\", ord("\t"): "\\t", ord("\n"): "\\n", ord("\r"): "\\r"}
+# ECMA-48, Select Graphic Rendition: the colours of the terminal's own palette.
+RED, GREEN, YELLOW, CYAN, _PLAIN = "\x1b[31m", "\x1b[32m", "\x1b[33m", "\x1b[36m", "\x1b[m"
 _SAMPLE = 1000          # rows that the widths of columns are taken from
 
 
 class Column:
     """A column: `heading`, `value(row)` -> text or None, `most` columns wide on a terminal (None: what is left),
-    `right` aligned."""
+    `right` aligned, `colours` of its texts on a terminal (RED, ...)."""
 
-    def __init__(self, heading, value, most=None, right=False):
-        self.heading, self.value, self.most, self.right = heading, value, most, right
+    def __init__(self, heading, value, most=None, right=False, colours=None):
+        self.heading, self.value, self.most, self.right, self.colours = heading, value, most, right, colours
 
 
 def to_bytes(text):
@@ -40,7 +42,7 @@ def write_lines(out, columns, rows):
         out.write(to_bytes("\t".join("-" if cell is None else cell.translate(_ESCAPES) for cell in cells)) + b"\n")
 
 
-def write_table(out, columns, rows, width):
+def write_table(out, columns, rows, width, coloured=False):
     """A heading in capitals and aligned lines that are cut to `width`; nothing that would move the cursor."""
     rows = iter(rows)
     sample = [row for _, row in zip(range(_SAMPLE), rows)]
@@ -48,22 +50,30 @@ def write_table(out, columns, rows, width):
     widths = [max(map(width_of, column)) for column in zip(*cells)]
     widths = [min(wide, column.most or wide) for wide, column in zip(widths, columns)]
     for line in cells:
-        out.write(_align(columns, line, widths, width))
+        out.write(_align(columns, line, widths, width, coloured))
     for row in rows:
-        out.write(_align(columns, _cells(columns, row), widths, width))
+        out.write(_align(columns, _cells(columns, row), widths, width, coloured))
 
 
 def _cells(columns, row):
     return ["-" if cell is None else printable(cell) for cell in (column.value(row) for column in columns)]
 
 
-def _align(columns, cells, widths, width):
-    shown = []
+def _align(columns, cells, widths, width, coloured):
+    line, paint = "", []
     for column, cell, wide in zip(columns, cells, widths):
+        colour = column.colours.get(cell) if coloured and column.colours else None
         cell = cut(cell, wide)
         blank = " " * (wide - width_of(cell))
-        shown.append(blank + cell if column.right else cell + blank)
-    return to_bytes(cut("  ".join(shown).rstrip(" "), width)) + b"\n"
+        line += blank if column.right else ""
+        if colour:
+            paint.append((len(line), len(line) + len(cell), colour))
+        line += cell + ("" if column.right else blank) + "  "
+    line = cut(line.rstrip(" "), width)
+    for start, end, colour in reversed(paint):      # after the cut, which must count and cut nothing of it
+        if start < len(line):
+            line = line[:start] + colour + line[start:end] + _PLAIN + line[end:]
+    return to_bytes(line) + b"\n"
 
 
 def width_of(text):
@@ -102,10 +112,15 @@ def width_of_terminal(fd):
         return 80
 
 
-_PLAIN = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+def wants_colours(fd):
+    """True when `fd` is a terminal that has colours and NO_COLOR (no-color.org) is not set."""
+    return os.isatty(fd) and not os.environ.get("NO_COLOR") and os.environ.get("TERM", "dumb") != "dumb"
+
+
+_UNQUOTED = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
 
 
 def quote(argv):
     """A command as a shell would be given it; every argument comes back as it is."""
-    return " ".join(word if word and _PLAIN.issuperset(word) else "'" + word.replace("'", "'\"'\"'") + "'"
+    return " ".join(word if word and _UNQUOTED.issuperset(word) else "'" + word.replace("'", "'\"'\"'") + "'"
                     for word in argv)

@@ -3,6 +3,7 @@
 import json
 import os
 import pty
+import re
 import shlex
 import signal
 import subprocess
@@ -183,8 +184,41 @@ def test_a_table_is_cut_to_the_width_of_the_terminal(some):
 
 
 def test_dates_are_local_on_a_terminal_and_utc_for_programs(some):
-    assert "2026-11-30 18:45:27" in on_terminal(some, columns=120, env={"TZ": "CET-1"})
-    assert lines(some, env={"TZ": "CET-1"})[0]["date_start"] == "2026-11-30T17:45:27.123456Z"
+    zone = {"TZ": "CET-1"}
+    assert "2026-11-30 18:45:27" in on_terminal(some, columns=120, env=zone)
+    assert lines(some, env=zone)[0]["date_start"] == objects(some, env=zone)[0]["date_start"] \
+        == "2026-11-30T17:45:27.123456Z"
+    assert "2026-11-30 18:45:27" in on_terminal(some, "--events", columns=120, env=zone)
+    assert "2026-11-30T17:45:27.123456Z" in ls(some, "--events", env=zone)
+
+
+def test_the_next_try_is_local_on_a_terminal_and_utc_for_programs(sandbox):
+    fill(sandbox, records.make_ended("1.1", 256, deliveries=[{"sink": "mail", "to": "a@b", "on": "failure"}]))
+    assert sandbox.run("mxq-collect", env={"MXQ_SENDMAIL": "exit 1"}).returncode == 75
+    utc = lines(sandbox, "--owed")[0]["next_try"]
+    assert utc.endswith("Z") and "T" in utc
+    assert utc[:19].replace("T", " ") in on_terminal(sandbox, "--owed", columns=200)
+
+
+@pytest.mark.parametrize("env, coloured", [
+    ({"TERM": "xterm"}, True), ({"TERM": "xterm", "NO_COLOR": ""}, True), ({"TERM": "xterm", "NO_COLOR": "1"}, False),
+    ({"TERM": "dumb"}, False), ({}, False),
+])
+def test_states_are_coloured_on_a_terminal_that_wants_it(some, env, coloured):
+    plain = on_terminal(some, columns=120)
+    shown = on_terminal(some, columns=120, env=env)
+    for state, code in (("running", 36), ("failed", 31), ("killed", 33), ("finished", 32)):
+        assert ("\x1b[%dm%s\x1b[m" % (code, state) in shown) is coloured
+    assert re.sub("\x1b\\[[0-9]*m", "", shown) == plain
+    assert "\x1b" not in ls(some, env=env) + ls(some, "--json", env=env)
+
+
+@pytest.mark.parametrize("columns", range(5, 18))
+def test_a_colour_ends_where_the_line_is_cut(some, columns):
+    for row in on_terminal(some, columns=columns, env={"TERM": "xterm"}).splitlines():
+        codes = re.findall("\x1b\\[([0-9]*)m", row)
+        assert codes in ([], [codes[0], ""] if codes else [])
+        assert len(re.sub("\x1b\\[[0-9]*m", "", row)) <= columns
 
 
 def test_the_columns_of_parallel(some):
