@@ -64,6 +64,7 @@ def _take_lock(base):
 
 
 def _see_to_all(adoption):
+    cli.step("%d running records of this host" % len(adoption.roll.found))
     adoption.adopt(adoption.roll.found)     # before SQLite is there: a watcher is small
     adoption.bring_home()
     try:

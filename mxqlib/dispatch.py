@@ -134,6 +134,7 @@ class Dispatcher:
         failed = []
         while True:
             if not self.start_what_fits():
+                step("nothing more waits that fits")
                 break
             failed += self._wait_for_gates()
             if failed:

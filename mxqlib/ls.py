@@ -51,6 +51,8 @@ def main(argv):
     where = Spool(place.spool(base))
     records = listing.read_spool(where) if where.exists() and not values.owed else []
     queue = read_queue(place.queue(base))
+    cli.step("%d records in %s; %s %s" % (len(records), where.path, "no queue" if queue is None else "the queue is",
+                                          place.queue(base)))
     if queue is None:
         return _show(values, None, records)
     try:

@@ -4,7 +4,7 @@ import os
 import stat
 
 from mxqlib import durable, exits
-from mxqlib.cli import Failure, reason
+from mxqlib.cli import Failure, reason, step
 
 
 def base(option=None):
@@ -12,8 +12,14 @@ def base(option=None):
 
     cron and batch systems may leave HOME unset: then it is the home in the password database.
     """
-    if option or os.environ.get("MXQ_DIR"):
-        return os.path.abspath(option or os.environ["MXQ_DIR"])
+    path = _base(option or os.environ.get("MXQ_DIR"))
+    step("the base directory is %s" % path)
+    return path
+
+
+def _base(chosen):
+    if chosen:
+        return os.path.abspath(chosen)
     if os.geteuid() == 0:
         return "/var/lib/mxq"
     state = os.environ.get("XDG_STATE_HOME") or ""

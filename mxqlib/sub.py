@@ -201,6 +201,7 @@ def _submit(base, fields, environment, commands, encode, state, after):
                 raise Failure(exits.UNAVAILABLE, "option --after: no such job: %d" % unknown.args[0]) from None
             if not count:
                 raise Failure(exits.DATA, "no commands: nothing is submitted")
+            cli.step("%d %s, with %d bytes of environment" % (count, state, len(environment)))
             hopeless = lookup.find_job(queue, first).is_over
     finally:
         queue.close()

@@ -135,6 +135,7 @@ class Wait:
     def until(self, deadline_s):
         """Wait until all have ended: True; or until `deadline_s` (CLOCK_BOOTTIME; None: for ever): False."""
         self.deadline_s, pause_s = deadline_s, _FIRST_PAUSE_S
+        cli.step("waiting for %d" % len(self.left))
         while True:
             try:
                 running = self._turn()
@@ -163,6 +164,7 @@ class Wait:
                 self._see(entry, running, ended)
             ended += target.ended
         if ended:
+            cli.step("%d outcomes are in the spool: collecting" % len(ended))
             self._collect(ended)
             self._drop_those_over()
         return running
@@ -205,6 +207,7 @@ class Wait:
             state, number = target.job.state, target.number
         if not self._was_told(number):
             return False
+        cli.step("%s: %s" % (target.shown, state))
         self.states.add(state)
         self.last = target
         return True
