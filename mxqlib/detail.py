@@ -139,7 +139,7 @@ def _value(name, value):
         return local_date(value)
     if name in ("memory", "max_sumrss") and value.__class__ is int:
         return units.show_size(value)
-    if name == "runtime" and value.__class__ is int:
+    if name in ("runtime", "grace") and value.__class__ is int:
         return units.show_duration(value)
     if name == "umask" and value.__class__ is int:
         return "%04o" % value

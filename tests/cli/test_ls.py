@@ -242,6 +242,13 @@ def test_all_about_a_job(some):
     assert [event["event"] for event in whole["events"]] == ["3/000", "3.1/001", "3.1/005"]
 
 
+def test_sizes_and_durations_are_written_as_options_take_them(sandbox):
+    sandbox.run("mxq-reap", "-m", "1536M", "-t", "90", "--grace", "2m", "true", check=True)
+    shown = ls(sandbox, "-l", sandbox.record()["run"])
+    for words in ("memory        1536M", "runtime       1h30m", "grace         2m"):
+        assert "  %s\n" % words in shown, words
+
+
 def test_all_about_what_nobody_collected_yet(some):
     assert "job 5: failed" in ls(some, "-l", "5") and "job 5: failed" in ls(some, "-l", "5.1")
     entry = records.make_running(argv=["sleep", "9"])
