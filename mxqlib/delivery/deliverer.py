@@ -138,7 +138,7 @@ class Deliverer:
         if self.stop():
             raise Stopped()
         with self.queue.transaction():
-            if not due.claim(self.queue, found.number):
+            if not due.claim(self.queue, found):
                 return True
         started_s = clock.boot_s()
         try:

@@ -99,13 +99,18 @@ def next_command(queue, sink, now_s, after=("", 0)):
     return None
 
 
-def claim(queue, number):
-    """Count a try before it is made, so that a queue that takes no changes sends no mail again and again.
+def claim(queue, due):
+    """Count a try before it is made: neither a queue that takes no more changes nor a command that ends its caller has
+    it made again and again.
 
-    Its pause is not touched: when we die now, the next one tries at once. False when it is not owed any more.
+    When we die now, the next one tries at once, but only after the first try; the last one is made as a parked one.
+    False when it is not owed any more.
     """
-    return queue.db.execute("UPDATE delivery SET tries = tries + 1, error = 'no result: ended meanwhile'"
-                            " WHERE number = ? AND state = 'owed'", (number,)).rowcount == 1
+    wait_s = pause_s(due.tries) if due.tries else 0
+    return queue.db.execute(
+        "UPDATE delivery SET tries = tries + 1, error = 'no result: ended meanwhile', next_try = ?,"
+        " state = CASE WHEN tries + 1 >= ? THEN 'parked' ELSE 'owed' END WHERE number = ? AND state = 'owed'",
+        (clock.iso(_now_s() + wait_s), TRIES, due.number)).rowcount == 1
 
 
 # ---- results ----
@@ -127,7 +132,7 @@ def put_off(queue, dues, error, claimed=False):
     wait_s = pause_s(tries)
     queue.db.executemany(
         "UPDATE delivery SET tries = tries + ?, error = ?, next_try = ?,"
-        " state = CASE WHEN tries + ? >= ? THEN 'parked' ELSE 'owed' END WHERE number = ? AND state = 'owed'",
+        " state = CASE WHEN tries + ? >= ? THEN 'parked' ELSE 'owed' END WHERE number = ? AND state <> 'done'",
         [(extra, to_column(error), clock.iso(_now_s() + wait_s), extra, TRIES, due.number) for due in dues])
     return None if tries >= TRIES else wait_s
 

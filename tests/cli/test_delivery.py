@@ -320,6 +320,21 @@ def test_logs_of_many_jobs_share_their_files(sandbox):
 
 # ---- hooks ----
 
+def test_a_hook_that_ends_its_caller_holds_up_nobody_and_is_parked_in_the_end(sandbox):
+    fill(sandbox, owing(sandbox, 1, hook="echo >>tries; kill -9 $PPID"), owing(sandbox, 2, hook="touch works"))
+    collect(sandbox, status=-signal.SIGKILL)
+    collect(sandbox, status=-signal.SIGKILL)        # at once again: it may have been somebody else who killed it
+    assert (sandbox.work / "works").exists()
+    collect(sandbox)                                # it has to wait now
+    for _ in range(18):
+        make_due(sandbox)
+        collect(sandbox, status=-signal.SIGKILL)
+    assert list(owed(sandbox).values()) == [("parked", 20, "no result: ended meanwhile")]
+    make_due(sandbox)
+    collect(sandbox)
+    assert (sandbox.work / "tries").read_text() == "\n" * 20
+
+
 def test_a_hook_that_fails_is_run_again_and_one_that_hangs_leaves_nothing(sandbox):
     fill(sandbox, owing(sandbox, 1, hook="exit 9"), owing(sandbox, 2, hook="setsid sleep 1000 & sleep 1000"),
          owing(sandbox, 3, hook="touch works"),

@@ -92,7 +92,7 @@ def test_commands_are_served_by_how_long_they_waited(queue):
         owe(queue)
         end(queue, "%d.1" % job, {"sink": "hook", "command": "h%d" % job})
     first = ask(queue, due.next_command, "hook", NOW_S)
-    assert change(queue, due.claim, first.number)
+    assert change(queue, due.claim, first)
     assert change(queue, due.put_off, [first], "why", claimed=True) == 10
     now_s, order, after = time.time() + 11, [], ("", 0)
     while True:
@@ -104,7 +104,7 @@ def test_commands_are_served_by_how_long_they_waited(queue):
     assert order == [("h2", 0), ("h3", 0), ("h1", 1)]
     assert ask(queue, due.next_command, "mail", now_s) is None
     change(queue, due.done, [1, 2, 3])
-    assert not change(queue, due.claim, 1)
+    assert not change(queue, due.claim, first)
 
 
 def test_parked_after_twenty_tries_until_it_is_asked_for(queue):
