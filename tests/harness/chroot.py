@@ -12,9 +12,9 @@ from tests.harness.sandbox import SYSTEM_PATH, read_until
 
 # In a mount namespace of its own: the mounts go when the last process in it has ended.
 START = """
-mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/root" &&
-mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/root" || { echo no; exit; }
-mount -t proc proc "$1/root/proc" && mount --rbind /dev "$1/root/dev" && mount --bind "$2" "$1/root/mnt" &&
+mount -t tmpfs tmpfs "$1" && mkdir "$1/upper" "$1/work" "$1/merged" &&
+mount -t overlay -o "lowerdir=/,upperdir=$1/upper,workdir=$1/work" overlay "$1/merged" || { echo no; exit; }
+mount -t proc proc "$1/merged/proc" && mount --rbind /dev "$1/merged/dev" && mount --bind "$2" "$1/merged/mnt" &&
 echo yes && exec cat
 """
 
@@ -36,7 +36,7 @@ class Chroot:
 
     def argv(self, *argv):
         """The command that runs `argv` in there, from /."""
-        return ("nsenter", "--target", str(self.holder.pid), "--mount", "chroot", self.place / "root", *argv)
+        return ("nsenter", "--target", str(self.holder.pid), "--mount", "chroot", self.place / "merged", *argv)
 
     def run(self, *argv, **kw):
         """Run a command to its end, as Sandbox.run; a status other than 0 fails the test."""

@@ -82,9 +82,6 @@ def test_every_command_says_the_one_version(sandbox):
     for path in WRAPPERS:
         shown = sandbox.run(path, "--version", check=True).stdout
         assert shown == "%s (MXQ) %s\n" % (path.name, mxqlib.__version__)
-    config = configparser.ConfigParser()
-    config.read(TREE / "setup.cfg")
-    assert config["metadata"]["version"] == "attr: mxqlib.__version__"
 
 
 def test_nothing_tells_of_one_machine():
