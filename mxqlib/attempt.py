@@ -52,9 +52,11 @@ def serve(attempt, front, wire, extra):
 
 
 def _serve(attempt, front, wire, extra):
-    reaper = enter(attempt, Teller(wire))
-    if reaper is None:
+    tell = Teller(wire).tell
+    attempt.launch.limits = become_reaper(tell)
+    if attempt.launch.limits is None:
         return exits.FAILURE
+    reaper = Reaper(attempt, tell)
     try:
         front_fd = _open_front(front)
     except OSError as failure:
@@ -67,16 +69,16 @@ def _serve(attempt, front, wire, extra):
     return go_through(reaper, lambda more: child.let_go(kept + more, standard), extra)
 
 
-def enter(attempt, wire):
-    """Make this process fit to be a reaper; the Reaper of `attempt`, or None when that failed and was told."""
+def become_reaper(tell):
+    """Make this process fit to be a reaper, once. Returns the limits that its jobs are to have (see child.Launch), or
+    None when that failed and was told."""
     process.set_name(process.REAPER)
     try:
         process.become_subreaper()
-        attempt.launch.limits = child.raise_limits()
+        return child.raise_limits()
     except OSError as failure:
-        _fail(wire.tell, "cannot become the job's reaper: %s" % reason(failure))
+        _fail(tell, "cannot become the job's reaper: %s" % reason(failure))
         return None
-    return Reaper(attempt, wire.tell)
 
 
 def go_through(reaper, let_go, extra=None, opened=lambda: None):

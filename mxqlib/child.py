@@ -25,42 +25,46 @@ def fork():
 # ---- limits ----
 
 def raise_limits():
-    """Raise all soft limits to the hard ones, FSIZE to no limit where we may; return what they were.
+    """Raise all soft limits to the hard ones, FSIZE to no limit where we may; return what those were that changed.
 
     The reaper must be able to write a record of any size when the job's own files are limited.
     """
     before = {}
     for what in LIMITS:
-        soft, hard = before[what] = resource.getrlimit(what)
-        try:
-            if what == resource.RLIMIT_FSIZE and soft != resource.RLIM_INFINITY:
+        soft, hard = resource.getrlimit(what)
+        if what == resource.RLIMIT_FSIZE and soft != resource.RLIM_INFINITY:
+            try:
                 resource.setrlimit(what, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        except (OSError, ValueError):
-            pass
-        if soft != hard and resource.getrlimit(what) == (soft, hard):
+                before[what] = soft, hard
+                continue
+            except (OSError, ValueError):
+                pass
+        if soft != hard:
             resource.setrlimit(what, (hard, hard))
+            before[what] = soft, hard
     return before
 
 
 def restore_limits(before):
     """Set the limits that raise_limits() changed back."""
     for what, limit in before.items():
-        if resource.getrlimit(what) != limit:
-            resource.setrlimit(what, limit)
+        resource.setrlimit(what, limit)
 
 
-def usage():
-    """Resource usage of all reaped children and their reaped descendants, by field (getrusage(2))."""
-    return usage_fields(resource.getrusage(resource.RUSAGE_CHILDREN))
+# ---- usage ----
+
+# The fields of a struct rusage without their prefix, in its order: seconds, KiB, counts (getrusage(2)).
+USAGE = ("utime stime maxrss ixrss idrss isrss minflt majflt nswap "
+         "inblock oublock msgsnd msgrcv nsignals nvcsw nivcsw").split()
 
 
-def usage_fields(found):
-    """The fields of a struct rusage without their prefix: seconds, KiB, counts."""
-    return {name[3:]: getattr(found, name) for name in _USAGE}
+def add_usage(total, used):
+    """Add the struct rusage of a reaped child to `total`, a dict by field; of maxrss the largest counts.
 
-
-_USAGE = ("ru_utime ru_stime ru_maxrss ru_ixrss ru_idrss ru_isrss ru_minflt ru_majflt ru_nswap "
-          "ru_inblock ru_oublock ru_msgsnd ru_msgrcv ru_nsignals ru_nvcsw ru_nivcsw").split()
+    RUSAGE_CHILDREN would be less work, but a reaper that serves several runs has the children of them all there.
+    """
+    for name, value in zip(USAGE, used):
+        total[name] = max(total[name], value) if name == "maxrss" else total[name] + value
 
 
 def maxrss_floor_kib():

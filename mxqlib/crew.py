@@ -15,7 +15,8 @@ import select
 import socket
 
 from mxqlib import attempt as steps
-from mxqlib import child, cli, clock, durable, lock, place, process, record, request, signals, watcher
+from mxqlib import child, cli, clock, durable, exits, lock, place, process, record, request, signals, watcher
+from mxqlib.reaper import Reaper
 from mxqlib.spool import Spool
 from mxqlib.wire import Listener, Teller
 
@@ -260,7 +261,7 @@ def _execute(argv):
 
 def _work(link, told, spool_path, base):
     """Serve one run after the other until the link closes or something is left that forbids to go on."""
-    wire, spool = Teller(told), Spool(spool_path)
+    wire, spool, limits = Teller(told), Spool(spool_path), None
     child.new_session()
     child.let_go([link.fileno(), told], (0, 1, 2))
     while True:
@@ -268,9 +269,12 @@ def _work(link, told, spool_path, base):
         attempt = _receive(link, spool, base)
         if attempt is None:
             return 0
-        reaper = steps.enter(attempt, wire)
-        if reaper is None:
-            return 1
+        if limits is None:          # not before there is a run to which it can be told that this failed
+            limits = steps.become_reaper(wire.tell)
+            if limits is None:
+                return exits.FAILURE
+        attempt.launch.limits = limits
+        reaper = Reaper(attempt, wire.tell)
         held = []
         status = steps.go_through(reaper, lambda kept: None, opened=lambda: held.append(_hold(attempt)))
         os.close(attempt.report)

@@ -161,7 +161,7 @@ class Front:
     # ---- the end ----
 
     def _finish(self):
-        child.reap(self.reaper)
+        used = child.reap(self.reaper)
         self._listen()
         if "failed" in self.told.facts:
             return "exit", exits.FAILURE
@@ -173,7 +173,7 @@ class Front:
         if "recorded" in self.told.facts or self._reaped == 0:
             return outcome.ending(self._recorded_status(), self.told.facts.get("reason"),
                                   "time-killed" in self.told.facts)
-        return self._take_over()
+        return self._take_over(used)
 
     def _recorded_status(self):
         if "ended" in self.told.facts:
@@ -181,14 +181,16 @@ class Front:
         # The one line did not get through; what counts is safe already.
         return self.attempt.spool.load(self.attempt.entry["run"] + ".json")["status"]
 
-    def _take_over(self):
-        """The reaper died without a record: MAIN and what it left behind are our children now."""
+    def _take_over(self, used):
+        """The reaper died without a record: MAIN and what it left behind are our children now. `used` is what it, and
+        those it had reaped, have used."""
         entry = self.attempt.entry
         child.raise_limits()            # a record is to be written here now
         process.set_name(process.REAPER)        # an outer run sends us USR1 and USR2 now
         reservation = durable.Reservation.taken_over(self.attempt.spool.embryo_path(entry["run"]))
         reaper = Reaper(self.attempt, relay=self._stop_along, pass_on=self._pass_on)
         reaper.to, reaper.adopted = "front", True
+        child.add_usage(reaper.used, used)
         reaper.strangers.update(self.strangers)
         if self.told.started_s is None:
             # The gate was not opened, so it is closed now, and MAIN leaves without having been the command.

@@ -27,6 +27,7 @@ class _Facts:
     def __init__(self):
         self.status = self.date_end = self.real_s = self.reason = self.error = None
         self.signals, self.children, self.children_more, self.survivors = [], [], 0, []
+        self.used = dict.fromkeys(child.USAGE, 0)       # by the children that were reaped, and theirs
         self.max_sumrss_b = self.maxrss_floor_kib = None
         self.adopted = self.time_killed = False
 
@@ -76,7 +77,7 @@ class Reaper(_Facts):
 
     def usage(self):
         """Resource usage of the job so far, as records hold it."""
-        return child.usage()
+        return dict(self.used, utime=round(self.used["utime"], 6), stime=round(self.used["stime"], 6))
 
     def begin(self):
         """MAIN runs from now on: arm the limits."""
@@ -134,6 +135,7 @@ class Reaper(_Facts):
         if change.pid == self.main and not self.is_over:
             self.main_ended(change.status)
         used = child.reap(change.pid)       # from here on the pid may mean another process
+        child.add_usage(self.used, used)
         if len(self.children) >= _KEPT_CHILDREN:
             self.children_more += 1
             return
@@ -278,6 +280,6 @@ class Reaper(_Facts):
                 if change is None:
                     return
                 if change.status is not None:
-                    child.reap(change.pid)
+                    child.add_usage(self.used, child.reap(change.pid))
         else:
             self.keep_signal(info.si_signo, self.to, clock.iso(), info.si_pid, info.si_uid)

@@ -195,7 +195,7 @@ class Watcher(Reaper):
 
     def usage(self):
         """What was seen of the job's usage; None for what cannot be seen from outside."""
-        return dict(dict.fromkeys(child.usage()), **self._used)
+        return dict(dict.fromkeys(child.USAGE), **self._used)
 
     # ---- the record ----
 

@@ -51,6 +51,22 @@ def test_wait_runs_and_collects_all(sandbox):
     assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
 
 
+def test_a_reaper_carries_nothing_over_to_its_next_run(sandbox):
+    submit(sandbox, "sh", "-c", "head -c 200000000 /dev/zero | sha256sum")
+    for _ in range(2):
+        submit(sandbox, "sh", "-c", "ulimit -S -n; ulimit -S -s")
+    sandbox.run("sh", "-c", "ulimit -S -n 250; ulimit -S -s 4000; exec mxq-run -j 1 --wait", check=True)
+    first, *later = [json.loads(line) for line, in rows(sandbox, "SELECT record FROM run ORDER BY job")]
+    assert first["rusage"]["utime"] > 0.05
+    for record in later:
+        assert record["reaper"] == first["reaper"]
+        with open(record["stdout"], encoding="ascii") as output:
+            assert output.read() == "250\n4000\n"
+        child, = record["children"]
+        assert {name: record["rusage"][name] for name in ("utime", "stime", "maxrss")} == {
+            "utime": round(child["utime"], 6), "stime": round(child["stime"], 6), "maxrss": child["maxrss"]}
+
+
 def test_without_wait_it_leaves_and_the_jobs_go_on(sandbox):
     gate = os.path.join(sandbox.home, "gate")
     os.mkfifo(gate)
