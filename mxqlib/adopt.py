@@ -6,7 +6,6 @@ run of this host that has nobody gets somebody who tells its end; an outcome is 
 
 import gc
 import os
-import sys
 
 from mxqlib import child, cli, exits, lock, place, process
 from mxqlib.adoption import LOCK, Adoption
@@ -39,7 +38,7 @@ def main(argv):
     held = None if values.dry_run else _take_lock(base)
     child.raise_limits()
     try:
-        return _see_to_all(Adoption(where, base, held, set(values.host), _report))
+        return _see_to_all(Adoption(where, base, held, set(values.host)))
     finally:
         if held is not None:
             held.let_go()
@@ -75,8 +74,3 @@ def _see_to_all(adoption):
         adoption.fail(failure.status, "%s; the rest is for the next call" % failure)
     adoption.sweep()
     return adoption.status or adoption.intake.status
-
-
-def _report(text):
-    sys.stdout.write(cli.printable(text) + "\n")
-    sys.stdout.flush()

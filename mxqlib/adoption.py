@@ -10,7 +10,7 @@ import os
 import time
 
 from mxqlib import census, durable, exits, kin, lock, outcome, place, process, record, signals, watcher
-from mxqlib.cli import error, reason, step, warn
+from mxqlib.cli import error, reason, report, step, warn
 from mxqlib.intake import BATCH, Intake
 from mxqlib.rollcall import ATTACHED, FORSAKEN, GONE, ORPHAN, REBOOTED, UNCLEAR, RollCall
 
@@ -23,11 +23,11 @@ _FINAL = ("finished", "failed", "killed")
 class Adoption:
     """One mxq-adopt over spool `where` of directory `base`, under the lock.Lock `held`; without one nothing is changed.
 
-    `hosts`: those the operator says are dead; `report(text)` is told each run that was, or would be, changed.
+    `hosts`: those the operator says are dead. Each run that was, or would be, changed is told on standard output.
     """
 
-    def __init__(self, where, base, held, hosts, report):
-        self.spool, self.base, self.lock, self.hosts, self._report = where, base, held, hosts, report
+    def __init__(self, where, base, held, hosts):
+        self.spool, self.base, self.lock, self.hosts = where, base, held, hosts
         self.status = exits.OK
         self.here = process.context()["host"]
         self.runners = place.runners(base)
@@ -55,7 +55,8 @@ class Adoption:
 
     def tell(self, run, word, text):
         """Say what became of a run, or what would."""
-        self._report("%s: %s%s: %s" % (run, "would be " if self.dry else "", word, text))
+        status = report("%s: %s%s: %s" % (run, "would be " if self.dry else "", word, text))
+        self.status = self.status or status
 
     def seen(self):
         """The one pass over /proc, made when it is needed first: after the references of records were judged."""

@@ -5,6 +5,7 @@ the first operand, `--` ends them too, long options are written out, and one tab
 the parsing and the help, and is held against the manual page by a test.
 """
 
+import errno
 import os
 import sys
 
@@ -14,6 +15,7 @@ program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "mxq"
 quiet = False       # -q: warnings are not shown
 verbose = False     # -v: steps are shown
 message_file = None     # where a detached process says what it has to say
+unreported = False  # standard output took no report
 were_closed = []    # which of the descriptors 0, 1, 2 were: what is written there now is lost
 
 
@@ -134,10 +136,30 @@ def _show_and_leave(what, options, usage, text):
         width = max(len(option.spelled()) for option in options) + 2
         lines = ["  %-*s%s" % (width, option.spelled(), option.help) for option in options]
         shown = "usage: %s %s\n%s\n\n%s\n\nSee %s(1).\n" % (program, usage, text, "\n".join(lines), program)
-    data = shown.encode("utf-8", "surrogateescape")
-    while data:                     # not through sys.stdout: what it could not write it would try again at the end
-        data = data[os.write(1, data):]
+    output(shown.encode("utf-8", "surrogateescape"))
     raise SystemExit(exits.OK)
+
+
+def output(data):
+    """Bytes to standard output. Raises OSError, also where it was closed or its reader has left: a command that has
+    done something dies of neither, and says so. Not through sys.stdout, which would try again at the end."""
+    if 1 in were_closed:
+        raise OSError(errno.EBADF, "standard output is closed")
+    signals.ignore(signals.PIPE)
+    while data:
+        data = data[os.write(1, data):]
+
+
+def report(text):
+    """One line on standard output: what was done. Returns OK; IOERR when it cannot be written, which is said once."""
+    global unreported
+    try:
+        output((printable(text) + "\n").encode("utf-8", "backslashreplace"))
+    except OSError as failure:
+        if not unreported:
+            error("cannot tell on standard output what is done, and go on: %s" % reason(failure))
+        unreported = True
+    return exits.IOERR if unreported else exits.OK
 
 
 def printable(text):

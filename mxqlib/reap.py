@@ -6,7 +6,6 @@ sees the job end as without the wrapper; what the job left behind is gone when m
 
 import gc
 import os
-import sys
 
 from mxqlib import child, cli, clock, exits, outer, place, process, request, signals, units
 from mxqlib.attempt import Attempt
@@ -44,8 +43,11 @@ def main(argv):
         child.end_like(*front.wait())
     kind, number = front.wait_for_start()
     if (kind, number) == ("exit", exits.OK):
-        sys.stdout.write(attempt.entry["run"] + "\n")
-        sys.stdout.flush()
+        try:
+            cli.output((attempt.entry["run"] + "\n").encode("ascii"))
+        except OSError as failure:
+            cli.error("%s runs, but that cannot be written: %s" % (attempt.entry["run"], cli.reason(failure)))
+            return exits.IOERR
     child.end_like(kind, number)
 
 
