@@ -235,8 +235,7 @@ class Reservation:
             write_all(self.fd, data)
             os.ftruncate(self.fd, len(data))
         except OSError:
-            # Stale handle, dead disk: a fresh file next time. The room stays reserved unless that is what fails.
-            self._give_up_if_gone()
+            self._reopen()
             raise
         try:
             sync(self.fd)
@@ -249,17 +248,25 @@ class Reservation:
             self.drop()
             return self.publish(target, data)
         except OSError:
-            self._give_up_if_gone()
+            self._reopen()
             raise
         self._close()
         sync_directory(os.path.dirname(target))
 
-    def _give_up_if_gone(self):
+    def _reopen(self):
+        """Have the room by a new descriptor next time, or a fresh file where it is gone.
+
+        The old one may fail for ever: its handle is stale, or it is of an NFS server that has restarted and no longer
+        knows of it (EBADF, EIO). The blocks stay reserved.
+        """
         try:
-            same = os.path.samestat(os.stat(self.path), os.fstat(self.fd))
+            before = os.fstat(self.fd)
         except OSError:
-            same = False
-        if not same:
+            self.drop()
+            return
+        self._close()
+        self.fd = Reservation.taken_over(self.path).fd
+        if self.fd is not None and not os.path.samestat(before, os.fstat(self.fd)):
             self.drop()
 
     def _close(self):

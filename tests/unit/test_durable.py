@@ -92,6 +92,24 @@ def test_room_that_is_out_of_reach_for_a_while_is_not_left_behind(tmp_path):
     assert os.listdir(runs) == ["run.json"]
 
 
+def test_room_whose_descriptor_fails_for_ever_is_opened_again(tmp_path):
+    """As on NFS when the server has restarted, and no longer knows what was open: EBADF or EIO, whatever is tried."""
+    path = tmp_path / ".run"
+    room = durable.Reservation(str(path), 100000)
+    dead = os.open(str(path), os.O_RDONLY)
+    os.dup2(dead, room.fd)
+    os.close(dead)
+    reserved = path.stat()
+    with pytest.raises(OSError):
+        room.publish(str(tmp_path / "run.json"), b"record\n")
+    assert path.stat().st_blocks == reserved.st_blocks
+    assert durable.is_in_use(str(path))
+    room.publish(str(tmp_path / "run.json"), b"record\n")
+    assert (tmp_path / "run.json").read_bytes() == b"record\n"
+    assert (tmp_path / "run.json").stat().st_ino == reserved.st_ino
+    assert os.listdir(tmp_path) == ["run.json"]
+
+
 def test_room_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(OSError):
         durable.Reservation(str(tmp_path / ".run"), 1 << 60)
