@@ -2,7 +2,8 @@
 
 Guarantees: an outcome that was in the spool is in the queue, exactly once, before its file goes; a queue that cannot
 be used leaves the spool untouched; what cannot be read is put aside and named, and the rest goes on. What is owed is
-delivered at least once, after the commits, by one process at a time; what fails stays owed.
+delivered at least once, after the commits, by one process at a time; what fails stays owed. With --forget, jobs that
+were over long ago go, last of all.
 """
 
 import os
@@ -18,6 +19,8 @@ OPTIONS = cli.BASE + (
     Option(None, "no-deliver", None, "commit only, deliver nothing"),
     Option(None, "deliver", None, "deliver only, commit nothing"),
     Option(None, "retry", None, "deliver all that is owed now, also what is parked"),
+    Option(None, "forget", "AGE", "then drop the jobs that ended at least AGE ago", lambda text: units.duration(text, 0)),
+    Option(None, "vacuum", None, "then make the database smaller"),
 )
 EXITS = (exits.OK, exits.USAGE, exits.DATA, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR,
          exits.TEMPFAIL, exits.NOPERM, exits.CONFIG)
@@ -25,7 +28,7 @@ _ENDING = (signals.HUP, signals.INT, signals.QUIT, signals.TERM)
 
 
 def main(argv):
-    """Commit what is in the spool; make base, spool and queue where they are missing. Then deliver."""
+    """Commit what is in the spool; make base, spool and queue where they are missing. Then deliver, then forget."""
     values, operands = cli.parse(OPTIONS, argv, USAGE, TEXT)
     if operands:
         raise Failure(exits.USAGE, "no operands are taken: %s" % operands[0])
@@ -39,19 +42,24 @@ def main(argv):
     intake = Intake(where, lambda: _open_queue(base, where), may_fork=True)
     if not os.path.exists(place.queue(base)):
         intake.queue = _open_queue(base, where)
+    statuses = []
     try:
         if not values.deliver:
             intake.collect()
             if intake.committed or intake.dropped:
                 cli.step("%d committed, %d known already" % (intake.committed, intake.dropped))
-        if not values.no_deliver and (values.retry or outbox.may_owe(place.queue(base))):
-            if intake.queue is None:
-                intake.queue = _open_queue(base, where)
-            return max(_deliver(intake.queue, values.retry, limit_s), intake.status)
+        owes = not values.no_deliver and (values.retry or outbox.may_owe(place.queue(base)))
+        forgets = values.forget is not None or values.vacuum
+        if (owes or forgets) and intake.queue is None:
+            intake.queue = _open_queue(base, where)
+        if owes:
+            statuses.append(_deliver(intake.queue, values.retry, limit_s))
+        if forgets:
+            statuses.append(_forget(intake.queue, where, values.forget, values.vacuum))
     finally:
         if intake.queue is not None:
             intake.queue.close()
-    return intake.status
+    return max(statuses + [intake.status])
 
 
 def _open_queue(base, where):
@@ -97,3 +105,16 @@ def _deliver(queue, retry, limit_s):
         cli.warn("another process is delivering; it tries all that is owed")
         return exits.TEMPFAIL
     return exits.TEMPFAIL if deliverer.failed else exits.OK
+
+
+def _forget(queue, where, age_s, vacuum):
+    from mxqlib import forget
+    from mxqlib.jobqueue import oblivion
+    forgetting = forget.Forgetting(queue, where)
+    if age_s is not None:
+        forgetting.run(age_s)
+        if forgetting.forgotten or forgetting.kept:
+            cli.step("%d forgotten, %d kept" % (forgetting.forgotten, forgetting.kept))
+    if vacuum:
+        queue.vacuum(oblivion.drop_environments)
+    return forgetting.status

@@ -5,7 +5,7 @@ import time
 
 from mxqlib import clock, exits, listing, record, signals, table, units
 from mxqlib.cli import error, printable
-from mxqlib.jobqueue import lookup, roster
+from mxqlib.jobqueue import lookup, oblivion, roster
 
 EVENTS = {0: "submitted", 1: "executing", 4: "evicted", 5: "terminated", 9: "aborted", 12: "held", 13: "released"}
 _REFERENCES = ("reaper", "front", "main")
@@ -32,7 +32,10 @@ def show(out, queue, records, wanted, as_json):
     for text in wanted:
         found = gather(queue, records, text)
         if found is None:
-            error("no such job or run: %s" % text)
+            number, run = _number_and_run(text)
+            known = run and record.job_and_attempt(run)
+            was = queue is not None and oblivion.is_forgotten(queue, known[0] if known else number, run)
+            error("no such job or run: %s%s" % (text, ", it was forgotten (mxq-collect --forget)" if was else ""))
             status = exits.UNAVAILABLE
         elif as_json:
             table.write_json(out, [found])
@@ -42,11 +45,15 @@ def show(out, queue, records, wanted, as_json):
     return status
 
 
+def _number_and_run(text):
+    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
+    return number, None if number is not None else text
+
+
 def gather(queue, records, text):
     """Everything about the job or run that `text` names, or None: the row of the job (see roster), and lists `after`,
     `runs`, `events`, `deliveries`. A run's own fields are `run state host record`."""
-    number = int(text) if text.isascii() and text.isdigit() and len(text) < 19 else None
-    run = None if number is not None else text
+    number, run = _number_and_run(text)
     if run is not None:
         known = lookup.find_run(queue, run) if queue is not None else None
         number = known.job if known else None

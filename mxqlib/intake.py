@@ -179,7 +179,9 @@ class Intake:
                 for found in fresh:
                     result = batch.take(found.entry, found.line)
                     if result is outcomes.CONTRADICTION:
-                        contradicting.append(found)
+                        contradicting.append((found, "contradicts the outcome of run %s in the queue"))
+                    elif result is outcomes.FORGOTTEN and found.ended:
+                        contradicting.append((found, "comes too late: the job of run %s was forgotten"))
                     elif found.ended:
                         if cli.verbose:
                             step("%s: %s" % (found.entry["run"], record.state_of(found.entry)))
@@ -266,12 +268,12 @@ class Intake:
                 else:
                     if found is not None:
                         step("runs/%s was replaced meanwhile; its turn is next time" % name)
-            for found in contradicting:
-                self._put_contradiction_aside(found)
+            for found, why in contradicting:
+                self._put_contradiction_aside(found, why % found.entry["run"])
         finally:
             os.close(lock)
 
-    def _put_contradiction_aside(self, found):
+    def _put_contradiction_aside(self, found, why):
         if spool.identity(os.path.join(self.spool.runs, found.name)) != found.identity:
             return
         if found.fallback is not None:
@@ -281,7 +283,7 @@ class Intake:
             except OSError as failure:
                 self._fail(exits.IOERR, "cannot move %s to corrupt/: %s" % (found.fallback, reason(failure)))
                 return
-        self._quarantine(found.name, "contradicts the outcome of run %s in the queue" % found.entry["run"])
+        self._quarantine(found.name, why)
 
     def _quarantine(self, name, why):
         try:

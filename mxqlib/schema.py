@@ -98,6 +98,7 @@ _VERSION_1 = (
         after INTEGER NOT NULL REFERENCES job (job),
         PRIMARY KEY (job, after)) WITHOUT ROWID""",
     "CREATE INDEX dependency_after ON dependency (after)",
+    "CREATE TABLE forgotten (run TEXT PRIMARY KEY) WITHOUT ROWID",
 )
 
 MIGRATIONS = (_VERSION_1,)      # MIGRATIONS[n] leads from version n to n + 1 (PRAGMA user_version)

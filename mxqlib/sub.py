@@ -10,7 +10,7 @@ import stat
 
 from mxqlib import cli, durable, exits, jobqueue, place, process, record, request, units
 from mxqlib.cli import Failure, Option, reason
-from mxqlib.jobqueue import jobs, lookup
+from mxqlib.jobqueue import jobs, lookup, oblivion
 from mxqlib.spool import Spool
 
 USAGE = "[OPTION]... [--] COMMAND [ARGUMENT]...\n       mxq-sub [OPTION]... -f FILE"
@@ -198,7 +198,9 @@ def _submit(base, fields, environment, commands, encode, state, after):
             try:
                 first, count = jobs.submit(queue, fields, commands, state, after, encode)
             except KeyError as unknown:
-                raise Failure(exits.UNAVAILABLE, "option --after: no such job: %d" % unknown.args[0]) from None
+                number = unknown.args[0]
+                why = ", it was forgotten" if oblivion.is_forgotten(queue, number) else ""
+                raise Failure(exits.UNAVAILABLE, "option --after: no such job: %d%s" % (number, why)) from None
             if not count:
                 raise Failure(exits.DATA, "no commands: nothing is submitted")
             cli.step("%d %s, with %d bytes of environment" % (count, state, len(environment)))
@@ -214,7 +216,7 @@ def _print_numbers(first, beyond):
     try:
         for start in range(first, beyond, _NUMBERS_AT_ONCE):
             numbers = range(start, min(beyond, start + _NUMBERS_AT_ONCE))
-            durable.write_all(1, ("%s\n" % "\n".join(map(str, numbers))).encode("ascii"))
+            cli.output(("%s\n" % "\n".join(map(str, numbers))).encode("ascii"))
     except OSError as failure:
         shown = "job %d is" % first if beyond == first + 1 else "jobs %d to %d are" % (first, beyond - 1)
         cli.error("%s submitted, but that cannot be written: %s" % (shown, reason(failure)))

@@ -6,7 +6,7 @@ is locked, missing, or does not know yet. Neither is changed here.
 
 from mxqlib import exits, process, record, signals, units
 from mxqlib.cli import Failure, reason
-from mxqlib.jobqueue import lookup
+from mxqlib.jobqueue import lookup, oblivion
 
 
 class Target:
@@ -40,6 +40,16 @@ def parse(text):
         raise ValueError("not a job number or run id: %s" % text)
     known = record.job_and_attempt(text)
     return Target(text, known and known[0], text)
+
+
+def absence(queue, number, run=None):
+    """In words, that there is no such job or run, and when the queue (or None) had it once, that it was forgotten."""
+    what = "run" if run is not None else "job"
+    if queue is not None:
+        with queue.reading():
+            if oblivion.is_forgotten(queue, number, run):
+                return "no such %s any more: it was forgotten (mxq-collect --forget)" % what
+    return "no such %s" % what
 
 
 def check_order(operands):

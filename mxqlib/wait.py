@@ -120,7 +120,7 @@ class Wait:
             if self.finder.look(target).is_known:
                 self.left.append(target)
             else:
-                cli.error("%s: no such %s" % (text, "run" if target.run else "job"))
+                cli.error("%s: %s" % (text, targets.absence(self.finder.queue, target.number, target.run)))
                 self.wrong = max(self.wrong, exits.UNKNOWN)
 
     def choose_all(self, group):
@@ -157,7 +157,7 @@ class Wait:
         running, ended = [], []
         for target in looked:
             if not self.finder.look(target).is_known:
-                cli.error("%s: has vanished from spool and queue" % target.shown)
+                cli.error("%s: %s" % (target.shown, targets.absence(self.finder.queue, target.number, target.run)))
                 self.wrong = max(self.wrong, exits.UNKNOWN)
                 self.left.remove(target)
             for entry in target.running:

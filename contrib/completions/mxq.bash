@@ -29,7 +29,7 @@ _mxq_kind() {
     case "$command $1" in
         *\ -d | *\ -w | *\ --workdir)
             kind='directory' ;;
-        mxq-ls\ -n | *\ --host | mxq-ctl\ -r | *\ --reason | *\ --grace | *\ -N | *\ -u | *\ --umask | *\ -p | *\ --priority | *\ -j | *\ --threads | *\ -m | *\ --memory | *\ -t | *\ --runtime | *\ --name | *\ --cpus | *\ --mail | *\ --max | *\ --retries | *\ --timeout)
+        mxq-ls\ -n | *\ --host | *\ --forget | mxq-ctl\ -r | *\ --reason | *\ --grace | *\ -N | *\ -u | *\ --umask | *\ -p | *\ --priority | *\ -j | *\ --threads | *\ -m | *\ --memory | *\ -t | *\ --runtime | *\ --name | *\ --cpus | *\ --mail | *\ --max | *\ --retries | *\ --timeout)
             kind='any' ;;
         mxq-reap\ -r | mxq-sub\ -r | *\ --restart)
             kind='never samehost always' ;;
@@ -93,7 +93,7 @@ _mxq() {
     elif [[ ! $ended && $word == -* ]]; then
         case $command in
             mxq-adopt) _mxq_offer -d -n --dry-run --host -q -v -h --help -V --version ;;
-            mxq-collect) _mxq_offer -d --no-deliver --deliver --retry -q -v -h --help -V --version ;;
+            mxq-collect) _mxq_offer -d --no-deliver --deliver --retry --forget --vacuum -q -v -h --help -V --version ;;
             mxq-ctl) _mxq_offer -d -r --reason --now --grace -g --group --all -q -v -h --help -V --version ;;
             mxq-ls) _mxq_offer -d -s -g -N -n -l --events --owed --json --joblog -q -v -h --help -V --version ;;
             mxq-reap) _mxq_offer -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart -b --detach --cpus --grace --linger --mail --mail-on --log --record --hook -q -v -h --help -V --version ;;

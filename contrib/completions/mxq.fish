@@ -5,7 +5,7 @@ functions -q __mxq_operands; and exit
 
 # The options of each command that take a value.
 set -g __mxq_takes_mxq_adopt -d --host
-set -g __mxq_takes_mxq_collect -d
+set -g __mxq_takes_mxq_collect -d --forget
 set -g __mxq_takes_mxq_ctl -d -r --reason --grace -g --group
 set -g __mxq_takes_mxq_ls -d -s -g -N -n -l
 set -g __mxq_takes_mxq_reap -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart --cpus --grace --mail --mail-on --log --record --hook
@@ -82,6 +82,8 @@ complete -c mxq-collect -s d -xa '(__fish_complete_directories)' -d 'base direct
 complete -c mxq-collect -l no-deliver -d 'commit only, deliver nothing'
 complete -c mxq-collect -l deliver -d 'deliver only, commit nothing'
 complete -c mxq-collect -l retry -d 'deliver all that is owed now, also what is parked'
+complete -c mxq-collect -l forget -x -d 'then drop the jobs that ended at least AGE ago'
+complete -c mxq-collect -l vacuum -d 'then make the database smaller'
 complete -c mxq-collect -s q -d 'no warnings'
 complete -c mxq-collect -s v -d 'tell the steps taken'
 complete -c mxq-collect -s h -l help -d 'show this help and exit'

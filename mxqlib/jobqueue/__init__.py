@@ -156,6 +156,20 @@ class Queue:
                 self.db.executemany(statement, rows)
                 rows.clear()
 
+    def vacuum(self, prepare):
+        """Give back the space of what was removed, after `prepare(queue)` in a transaction without foreign keys. Others
+        wait meanwhile; needs as much room again as the database takes. Raises Failure."""
+        try:
+            self.db.execute("PRAGMA foreign_keys = OFF")
+            with self.transaction():
+                prepare(self)
+            self.db.execute("VACUUM")
+            # Else the file gets shorter when nobody uses it any more. Who reads just now keeps it as it is.
+            self.db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            self.db.execute("PRAGMA foreign_keys = ON")
+        except sqlite3.Error as failure:
+            raise _explain(self.path, failure) or failure from None
+
     def readers_delay_writers(self):
         """True when reading() keeps others from writing: with a rollback journal, on a network file system."""
         return self.db.execute("PRAGMA journal_mode").fetchone()[0] != "wal"

@@ -14,6 +14,7 @@ from mxqlib.jobqueue import NEW_JOB, NEW_RUN, changes, to_column
 NEW = "new"                     # the queue was changed
 KNOWN = "known"                 # it says so already
 CONTRADICTION = "contradiction"  # it says something else, for good
+FORGOTTEN = "forgotten"         # it knew this run once, and has dropped its job
 
 _FINAL = ("finished", "failed", "killed")
 _AT_ONCE = 500                  # runs in one question; the least that SQLite ever allowed is 999
@@ -53,16 +54,20 @@ class Batch:
     """
 
     def __init__(self, queue, runs):
-        self.queue, self._known, self._next_job = queue, {}, None
+        self.queue, self._known, self._forgotten, self._next_job = queue, {}, set(), None
         for at in range(0, len(runs), _AT_ONCE):
             part = runs[at:at + _AT_ONCE]
             for row in queue.db.execute(
                     "SELECT run, job, attempt, state, status, reason, CASE WHEN state = 'running' THEN record END"
                     " FROM run WHERE run IN (%s)" % ", ".join("?" * len(part)), part):
                 self._known[row[0]] = row[1:]
+            self._forgotten.update(row[0] for row in queue.db.execute(
+                "SELECT run FROM forgotten WHERE run IN (%s)" % ", ".join("?" * len(part)), part))
 
     def take(self, entry, line):
-        """Commit record `entry`, whose JSON text is `line`. Returns NEW, KNOWN or CONTRADICTION."""
+        """Commit record `entry`, whose JSON text is `line`. Returns NEW, KNOWN, CONTRADICTION or FORGOTTEN."""
+        if entry["run"] in self._forgotten:
+            return FORGOTTEN
         if entry["state"] == record.ENDED:
             return self._take_outcome(entry, line)
         return self._take_running(entry, line)
