@@ -69,6 +69,8 @@ class Room:
         By priority, then the group with the fewest threads running, then age. A smaller job may pass one that does
         not fit.
         """
+        if not self.fits(1, 0):
+            return None             # nothing does: the queue need not be asked
         best = None
         for priority, group, threads, memory_b, job in kinds:
             if best is not None and priority < best[0]:

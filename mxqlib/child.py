@@ -226,7 +226,7 @@ def was_about_to(report):
 
 def read_report(report):
     """(status, text) of what kept MAIN from the exec; (None, None) when nothing did; ("G", None): gate closed."""
-    data = os.pread(report, 1 << 20, 0)
+    data = os.pread(report, os.fstat(report).st_size, 0)
     data = data[data.startswith(_ABOUT):].decode("utf-8", "surrogateescape")
     if data in ("", "G"):
         return data or None, None

@@ -94,10 +94,11 @@ class Reaper(_Facts):
         """Return when MAIN and all that it left behind have ended, or only survivors are left."""
         while self.look():
             info = self.wait(self._pause_s())
-            self.look()                 # what has ended before a signal or a limit came was not ended by it
+            is_left = self.look()       # what has ended before a signal or a limit came was not ended by it
             if info is not None:
                 self.receive(info)
-            self._do_what_is_due()
+            if is_left:                 # most jobs leave nothing behind, and that costs no look at /proc
+                self._do_what_is_due()
 
     def wait(self, timeout_s):
         """The next signal, or None when `timeout_s` seconds (None: no limit) went by."""
@@ -164,8 +165,7 @@ class Reaper(_Facts):
             return
         self.clearing = True
         self.tree.leftovers = set()
-        # Not at once: most jobs leave nothing, and that there are no children any more costs no look at /proc.
-        self.due = {"sweep": clock.boot_s()}
+        self.due = {"sweep": clock.boot_s()}        # when it is known that there are children still
 
     def _sweep(self):
         now = clock.boot_s()

@@ -20,10 +20,9 @@ RTMIN, RTMAX = int(_signal.SIGRTMIN), int(_signal.SIGRTMAX)
 _LAST = int(_signal.NSIG) - 1
 _SI_KERNEL = 0x80               # siginfo: sent by the kernel (sigaction(2))
 _LIBC_OWN = (32, 33)            # the C library neither blocks nor catches them for anybody (nptl(7))
+_FAULTS = tuple(int(getattr(_signal, "SIG" + name)) for name in "SEGV BUS FPE ILL TRAP SYS".split())
 # All that can be blocked and waited for. Faults are not: blocked, they would kill without a trace of where.
-CATCHABLE = [n for n in range(1, _LAST + 1)
-             if n not in (KILL, STOP) + _LIBC_OWN and n not in (
-                 int(getattr(_signal, "SIG" + key)) for key in "SEGV BUS FPE ILL TRAP SYS".split())]
+CATCHABLE = [n for n in range(1, _LAST + 1) if n not in (KILL, STOP) + _LIBC_OWN + _FAULTS]
 
 
 def name(number):
