@@ -116,11 +116,12 @@ class Pool:
         return "slot1" in self.run("/", "condor_status", "-af", "Name", check=False)
 
     def run(self, cwd, *argv, user=None, env=(), check=True):
-        """What a command says in there; `cwd` and the paths in `argv` are those of in there, `env` is like `NAME=value`."""
+        """What a command says in there; `cwd` and the paths in `argv` are as in there, `env` is like `NAME=value`."""
         switch = [] if user is None else ["setpriv", "--reuid=%d" % UID, "--regid=%d" % UID, "--clear-groups"]
         done = self.box.run("nsenter", "--target=%d" % self.master.pid, "--mount", "--net", "--root", *switch, "env",
                             "--chdir=%s" % cwd, *env, *argv, cwd="/")
-        assert not check or done.returncode == 0, "%r: status %d: %s%s" % (argv, done.returncode, done.stdout, done.stderr)
+        assert not check or done.returncode == 0, "%r: status %d: %s%s" % (
+            argv, done.returncode, done.stdout, done.stderr)
         return done.stdout
 
     def as_user(self, sandbox, *argv):

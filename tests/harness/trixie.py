@@ -1,7 +1,7 @@
 """The programs of HTCondor, which Debian 12 lacks: those of the next Debian suite, in a folder to chroot into.
 
-/var/tmp/trixie (MXQ_TEST_TRIXIE) is made when it is missing, in a minute, and kept. Nobody writes to it: a server's state
-belongs to the test that starts it.
+/var/tmp/trixie (MXQ_TEST_TRIXIE) is made when it is missing, in a minute, and kept. Nobody writes to it: a server's
+state belongs to the test that starts it.
 """
 
 import fcntl
