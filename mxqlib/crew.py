@@ -254,7 +254,9 @@ class Crew:
 
 def _execute(argv):
     signals.restore_job(())
-    raise child.execute(argv, dict(os.environb))
+    failure = child.execute(argv, dict(os.environb))
+    cli.warn("cannot run %s: %s; what is owed waits for the next mxq-collect" % (argv[0], cli.reason(failure)))
+    return exits.UNAVAILABLE
 
 
 # ---- the reaper's side ----

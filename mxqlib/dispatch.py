@@ -11,7 +11,7 @@ import sys
 from mxqlib import capacity, child, clock, durable, exits, jobqueue, lock, outbox, place, process, record, signals
 from mxqlib.attempt import withdraw
 from mxqlib.cli import Failure, step, warn
-from mxqlib.intake import Intake
+from mxqlib.intake import Intake, load_outcomes
 from mxqlib.jobqueue import jobs
 from mxqlib.progress import Progress
 
@@ -203,6 +203,7 @@ class _Stay:
         self.work, self.crew = work, work.crew
         self.intake = Intake(work.spool, lambda: work.queue)
         self.intake.queue = work.queue
+        load_outcomes()
         self.progress = Progress()
         self.draining = self.leaving = False
         self.kill_at_s = None

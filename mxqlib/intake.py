@@ -42,6 +42,13 @@ class _File:
                 and not self.entry.get("adopted"))
 
 
+def load_outcomes():
+    """Import what commits need, which an empty spool does not. Who waits calls it before: the package may be upgraded
+    or removed meanwhile."""
+    from mxqlib.jobqueue import outcomes
+    return outcomes
+
+
 class Intake:
     """One pass after the other over a spool. `open_queue()` is called when there is something to commit.
 
@@ -173,7 +180,7 @@ class Intake:
         done, contradicting = [], []
         fresh = self._unknown(files, done)
         if fresh:
-            from mxqlib.jobqueue import outcomes
+            outcomes = load_outcomes()
             with self.queue.transaction():
                 batch = outcomes.Batch(self.queue, [found.entry["run"] for found in fresh])
                 for found in fresh:
@@ -209,7 +216,7 @@ class Intake:
             return []
         if self.queue is None:
             self.queue = self._open_queue()
-        from mxqlib.jobqueue import outcomes
+        outcomes = load_outcomes()
         fresh = []
         with self.queue.reading():
             for found in files:
@@ -243,7 +250,7 @@ class Intake:
 
     def _drop_embryos(self, names):
         """Remove room that was reserved for outcomes which are in the queue: a crash came before it was removed."""
-        from mxqlib.jobqueue import outcomes
+        outcomes = load_outcomes()
         for name in names:
             if os.path.lexists(self.spool.record_path(name[1:])):
                 continue

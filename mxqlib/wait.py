@@ -10,7 +10,8 @@ import select
 
 from mxqlib import child, cli, clock, exits, jobqueue, lock, outcome, place, process, signals, targets, units
 from mxqlib.cli import Failure, Option
-from mxqlib.intake import Intake
+from mxqlib.delivery import Stopped, deliverer
+from mxqlib.intake import Intake, load_outcomes
 from mxqlib.jobqueue import due
 from mxqlib.spool import Spool
 
@@ -41,6 +42,7 @@ def main(argv):
     os.umask(0o077)
     process.check_proc()
     signals.restore_default(signals.CHLD)
+    load_outcomes()
     wait = Wait(place.base(values.d))
     try:
         if operands:
@@ -217,7 +219,6 @@ class Wait:
         with self.finder.queue.reading():
             if not due.is_untried(self.finder.queue, number):
                 return True
-        from mxqlib.delivery import Stopped, deliverer
         try:
             if self.intake.queue is None:
                 self.intake.queue = self._open_queue()
