@@ -31,7 +31,8 @@ def main(argv):
         raise Failure(exits.USAGE, "no operands are taken: %s" % operands[0])
     base = place.base(values.d)
     where = Spool(place.spool(base))
-    if not place.check_private(base) or not where.exists():
+    place.check_private(base)
+    if not where.exists():              # the base may be missing where MXQ_SPOOL is elsewhere: mxq-reap needs none
         return exits.OK
     _check_proc()
     gc.disable()                            # a collection in a watcher would copy pages that are shared
@@ -54,6 +55,7 @@ def _check_proc():
 
 
 def _take_lock(base):
+    place.make_private(base)
     place.make_private(place.runners(base))
     held = lock.take(place.runners(base), LOCK)
     if held is None:

@@ -23,6 +23,21 @@ def test_nothing_to_do(sandbox):
     assert not sandbox.queue_file.exists()
 
 
+def test_the_spool_is_elsewhere_and_there_is_no_base_directory(sandbox):
+    """A host that only writes to a shared spool: mxq-reap needs no base directory there, or a reboot took it along."""
+    sandbox.spool, sandbox.runs = sandbox.path / "spool", sandbox.path / "spool" / "runs"
+    sandbox.env["MXQ_SPOOL"] = str(sandbox.spool)
+    run = orphan(sandbox, *on_gate("exit 7"))["run"]
+    assert not sandbox.mxq_dir.exists()
+    line, = adopt(sandbox, "-n")
+    assert line.startswith("%s: would be adopted: " % run) and not sandbox.mxq_dir.exists()
+    line, = adopt(sandbox)
+    assert line.startswith("%s: adopted: " % run)
+    assert sandbox.mxq_dir.stat().st_mode & 0o777 == 0o700
+    open_gate(sandbox)
+    assert end(sandbox, run)["adopted"]
+
+
 # ---- how MAIN ended ----
 
 ENDS = [("exit 0", 0), ("exit 7", 7 << 8), ("exit 255", 255 << 8), ("kill -TERM $$", 15), ("kill -KILL $$", 9)]
