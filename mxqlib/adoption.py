@@ -369,11 +369,9 @@ class Adoption:
                     durable.clear(os.path.join(self.runners, name))
         shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
         for name in self.roll.hidden:
-            run, temporary, pid = name[1:].rpartition(".json.")
-            if (temporary and not pid.isdigit()) or not record.valid_run(run or pid) or not name[1:2].isdigit():
-                continue            # none of ours
+            run, is_temporary = self.spool.owner_of_hidden(name)
             path = os.path.join(self.spool.runs, name)
-            if not temporary and os.path.lexists(self.spool.record_path(pid)):
+            if run is None or (not is_temporary and os.path.lexists(self.spool.record_path(run))):
                 continue
             # On a network file system locks of others may not reach us.
             if self.dry or (shared and not _is_stale(path)):

@@ -19,7 +19,8 @@ OPTIONS = cli.BASE + (
     Option(None, "no-deliver", None, "commit only, deliver nothing"),
     Option(None, "deliver", None, "deliver only, commit nothing"),
     Option(None, "retry", None, "deliver all that is owed now, also what is parked"),
-    Option(None, "forget", "AGE", "then drop the jobs that ended at least AGE ago", lambda text: units.duration(text, 0)),
+    Option(None, "forget", "AGE", "then drop the jobs that ended at least AGE ago",
+           lambda text: units.duration(text, 0)),
     Option(None, "vacuum", None, "then make the database smaller"),
 )
 EXITS = (exits.OK, exits.USAGE, exits.DATA, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR,

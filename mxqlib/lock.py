@@ -49,7 +49,8 @@ def take(folder, name, wait=False):
 def is_held(folder, name):
     """True when a living process holds the lock `name`."""
     try:
-        fd = os.open(os.path.join(folder, name), os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        # For reading, which is enough on a local disk (flock(2)) and all there is on one that is mounted read-only.
+        fd = os.open(os.path.join(folder, name), os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     except FileNotFoundError:
         return False
     try:

@@ -8,7 +8,7 @@ import sys
 import time
 
 from mxqlib import cli, clock, detail, exits, listing, place, table, units
-from mxqlib.cli import Failure, Option
+from mxqlib.cli import Failure, Option, printable
 from mxqlib.jobqueue import read_queue, roster
 from mxqlib.spool import Spool
 from mxqlib.table import Column
@@ -34,10 +34,11 @@ OPTIONS = cli.BASE + (
     Option("l", None, "JOB", "all about one job or run", many=True),
     Option(None, "events", None, "the events of the jobs"),
     Option(None, "owed", None, "what is owed: log, record, mail, hook"),
+    Option(None, "check", None, "what is wrong, and which command mends it"),
     Option(None, "json", None, "one JSON object a line"),
     Option(None, "joblog", None, "ended jobs, in the columns of parallel --joblog"),
 )
-EXITS = (exits.OK, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR, exits.TEMPFAIL,
+EXITS = (exits.OK, exits.NO, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CANTCREAT, exits.IOERR, exits.TEMPFAIL,
          exits.NOPERM, exits.CONFIG)
 
 
@@ -48,6 +49,8 @@ def main(argv):
     if 1 in cli.were_closed:
         raise Failure(exits.IOERR, "cannot write: standard output is closed")
     base = place.base(values.d)
+    if values.check:
+        return _check_all(base, values.json)
     where = Spool(place.spool(base))
     records = listing.read_spool(where) if where.exists() and not values.owed else []
     queue = read_queue(place.queue(base))
@@ -66,13 +69,25 @@ def _check(values, operands):
     if operands:
         raise Failure(exits.USAGE, "no operands are taken: %s (a job is shown with -l)" % operands[0])
     shapes = [name for name, given in (("-l", values.l), ("--events", values.events), ("--owed", values.owed),
-                                       ("--joblog", values.joblog)) if given]
+                                       ("--joblog", values.joblog), ("--check", values.check)) if given]
     if values.json and values.joblog:
         shapes.append("--json")
     if len(shapes) > 1:
         raise Failure(exits.USAGE, "options contradict each other: %s" % " ".join(shapes))
-    if (values.l or values.owed) and (values.s or values.g or values.N):
+    if (values.l or values.owed or values.check) and (values.s or values.g or values.N):
         raise Failure(exits.USAGE, "options contradict each other: %s and -s, -g or -N" % shapes[0])
+
+
+def _check_all(base, as_json):
+    """Write what is wrong to standard output, one finding a line. Returns the exit status."""
+    from mxqlib import check
+    found, out = check.check(base), sys.stdout.buffer
+    if as_json:
+        table.write_json(out, map(vars, found))
+    else:
+        out.write(b"".join(table.to_bytes(printable(finding.line())) + b"\n" for finding in found))
+    out.flush()
+    return exits.NO if found else exits.OK
 
 
 def _show(values, queue, records):

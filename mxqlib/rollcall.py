@@ -73,6 +73,7 @@ class RollCall:
                 return None
             form = record.skim(raw[0])
             if form is not None and (form[0] != record.RUNNING or form[1] not in wanted):
+                self.pass_by(name, raw, form[0])
                 return None
             entry, line, identity = spool.decode(path, *raw)
         except record.Damaged:
@@ -82,10 +83,14 @@ class RollCall:
             self._complain(exits.IOERR, "cannot read runs/%s: %s" % (name, reason(failure)))
             return None
         if entry["state"] != record.RUNNING or entry["host"] not in wanted:
+            self.pass_by(name, raw, entry["state"])
             return None
         found = Found()
         found.name, found.path, found.entry, found.line, found.identity = name, path, entry, line, identity
         return found
+
+    def pass_by(self, name, raw, state):
+        """What is done about the record of another host, or an ended one, whose file is `raw` (see spool.read_data)."""
 
     def _judge(self, found):
         """Find out what a running record is; what changes while it is looked at is looked at again."""

@@ -75,6 +75,13 @@ class Spool:
         """Write record `entry` (a dict) under its name, atomically and durably. Raises OSError."""
         durable.replace(self.record_path(entry["run"]), record.encode(entry))
 
+    @staticmethod
+    def owner_of_hidden(name):
+        """(run, whether it is a temporary file) that a hidden file of runs/ belongs to; (None, None): none of ours."""
+        run, temporary, pid = name[1:].rpartition(".json.")
+        fits = record.valid_run(run or pid) and name[1:2].isdigit() and (not temporary or pid.isdigit())
+        return (run or pid, bool(temporary)) if fits else (None, None)
+
     def names(self):
         """File names in runs/ that are not hidden, in no order: records, and what is none."""
         try:

@@ -163,6 +163,14 @@ def is_any_due(queue, now_s, sinks=FILES + COMMANDS):
                else next_command(queue, sink, now_s) is not None for sink in sinks)
 
 
+def overdue(queue, since_s):
+    """The Dues that head the line of their target or sink, and could have been delivered since `since_s`."""
+    first = [each for sink in FILES for target in targets(queue, sink, since_s) if (sink, target) != ("record", "-")
+             for each in batch(queue, sink, target, 1, 1)]
+    first += [next_command(queue, sink, since_s) for sink in COMMANDS]
+    return [each for each in first if each is not None and each.date <= clock.iso(since_s)]
+
+
 def is_untried(queue, job):
     """True while a delivery of `job` to a log or a record file was never tried (mxq-wait waits for that).
 

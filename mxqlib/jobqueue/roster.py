@@ -111,3 +111,30 @@ def owed(queue):
         # Without the index, which holds these alone, all that was ever delivered would be looked at.
         query = _DELIVERY % " INDEXED BY delivery_%s" % state + "d.state = '%s' ORDER BY d.number" % state
         yield from map(_delivery, queue.db.execute(query))
+
+
+# ---- is it sound? ----
+
+def damage(queue):
+    """What is wrong with the pages of the database, in SQLite's words; all of it is read."""
+    return [row[0] for row in queue.db.execute("PRAGMA quick_check(10)") if row[0] != "ok"]
+
+
+def without_run(queue):
+    """(number, state) of each job that is loaded or running, and no run of it is."""
+    return queue.db.execute(
+        "SELECT job, state FROM job WHERE state IN ('loaded', 'running') AND date_end IS NULL AND NOT EXISTS"
+        " (SELECT 1 FROM run WHERE run.job = job.job AND run.state IN ('loaded', 'running'))").fetchall()
+
+
+def parked(queue):
+    """(sink, target, how many, the error of one of them) of what is parked."""
+    rows = queue.db.execute("SELECT sink, target, count(*), max(error) FROM delivery INDEXED BY delivery_parked"
+                            " WHERE state = 'parked' GROUP BY sink, target ORDER BY sink, target")
+    return [tuple(map(from_column, row)) for row in rows]
+
+
+def owes(queue):
+    """True when something is owed, not parked."""
+    return queue.db.execute("SELECT 1 FROM delivery INDEXED BY delivery_owed WHERE state = 'owed' LIMIT 1"
+                            ).fetchone() is not None
