@@ -24,6 +24,7 @@ USER = "mxqcondor"
 CONFIG = """\
 include : /etc/condor/condor_config
 LOCAL_DIR = {local}
+FS_LOCAL_DIR = {shared}
 LOCAL_CONFIG_FILE = {last}
 """
 # What Debian's own files must not override: they are read before this one.
@@ -100,7 +101,11 @@ class Pool:
             (local / folder).mkdir(parents=True)
         for folder in [local, *local.rglob("*")]:
             os.chown(folder, int(daemon[2]), int(daemon[3]))
-        (box.path / "config").write_text(CONFIG.format(local=inside(local), last=inside(box.path / "last")))
+        shared = box.path / "shared"        # who may make a folder there has proved who he is
+        shared.mkdir()
+        shared.chmod(0o1777)
+        (box.path / "config").write_text(CONFIG.format(
+            local=inside(local), shared=inside(shared), last=inside(box.path / "last")))
         (box.path / "last").write_text(LAST)
         (box.path / "hosts").write_text("127.0.0.1 localhost %s\n" % socket.gethostname())
         (box.path / "passwd").write_text("%s%s:x:%d:%d::/nonexistent:/bin/sh\n" % (
