@@ -7,6 +7,7 @@ compared while the pidfd was open: from then on the pid cannot come to mean anot
 This is the home of /proc and of prctl(2). `_ctypes` is used where `ctypes` would cost 5 ms of start.
 """
 
+import errno
 import os
 
 from mxqlib import signals
@@ -294,8 +295,12 @@ def open_pidfd(pid):
     """A pidfd (pidfd_open(2)) or None when there is no such process."""
     try:
         return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
+    except OSError as failure:
+        # EINVAL, since Linux 6.16 ENOENT: the number is that of a thread. EINVAL before that as well for a process
+        # that has gone and whose session or group lives on, as that of a reaper whose job runs on does.
+        if failure.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+            return None
+        raise
 
 
 def send(target, number):

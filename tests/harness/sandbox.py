@@ -286,7 +286,7 @@ class Sandbox:
         try:
             pidfd = os.pidfd_open(pid)
         except OSError as error:
-            if error.errno == errno.ESRCH:
+            if error.errno in (errno.ESRCH, errno.EINVAL):     # EINVAL: gone, and its session lives (before 6.16)
                 return
             raise
         try:

@@ -1,9 +1,11 @@
 """process: references, the tree, signals that hit nobody else, and what /proc shows in a namespace."""
 
+import errno
 import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -23,6 +25,27 @@ def sleeper(sandbox):
 
 
 # ---- who ----
+
+def test_a_number_that_is_only_that_of_a_thread_a_group_or_a_session_is_no_process(monkeypatch):
+    """Else a reaper that died, and whose job lives in its session, would count as hidden, and its job be left alone."""
+    stop = threading.Event()
+    thread = threading.Thread(target=stop.wait)
+    thread.start()
+    assert process.open_pidfd(thread.native_id) is None
+    stop.set()
+    thread.join()
+
+    def refuse(_pid):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "pidfd_open", refuse)
+    for number in (errno.EINVAL, errno.ENOENT, errno.ESRCH):    # what Linux 5.3 and later, 6.16 and later, all say
+        assert process.open_pidfd(1) is None
+    number = errno.EMFILE
+    with pytest.raises(OSError, match="Too many open files"):
+        process.open_pidfd(1)
+
+
 
 def test_a_process_is_seen_with_its_parent_group_and_name(sleeper):
     seen = process.look(sleeper)
