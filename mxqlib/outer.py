@@ -1,7 +1,10 @@
-"""The ids that an outer batch system shows to a job, so that its records and ours can be joined."""
+"""The outer batch system that a run is inside of: the ids that it shows to its job, so that its records and ours can be
+joined, and its supervisor."""
 
 import os
 import stat
+
+from mxqlib import process
 
 # The variables by which each system's own manual names a job, its array index, its attempt and its node.
 _VARIABLES = (
@@ -16,6 +19,8 @@ _VARIABLES = (
     # GNU parallel: parallel(1)
     "PARALLEL_SEQ", "PARALLEL_JOBSLOT", "PARALLEL_PID",
 )
+# Those of them that name a job of a system which may signal every process of it, ours too.
+_JOBS = ("SLURM_JOB_ID", "JOB_ID", "PBS_JOBID")
 # HTCondor's manual, "Job ClassAd Attributes". NumJobStarts counts the starts before this one.
 _ATTRIBUTES = ("ClusterId", "ProcId", "GlobalJobId", "NumJobStarts")
 _AD_LIMIT_B = 1 << 20
@@ -30,6 +35,29 @@ def ids(environ):
     if environ.get("_CONDOR_JOB_AD"):
         found.update(_read_ad(environ["_CONDOR_JOB_AD"]))
     return found or None
+
+
+def is_supervisor(pid):
+    """True when process `pid` supervises the job of an outer batch system that we are inside of.
+
+    That is an ancestor of ours that is not in the job: what names the job is not in its environment, or that
+    cannot be read, as it is another user's (proc(5)).
+    """
+    shown = ids(os.environ) or {}
+    names = {os.fsencode("%s=%s" % (name, shown[name])) for name in _JOBS if name in shown}
+    if not names or not _is_ancestor(pid):
+        return False
+    try:
+        return names.isdisjoint(process.slurp("/proc/%d/environ" % pid).split(b"\0"))
+    except OSError:
+        return True
+
+
+def _is_ancestor(pid):
+    seen = process.look(os.getppid())
+    while seen is not None and seen.pid != pid:
+        seen = process.look(seen.ppid) if seen.ppid else None
+    return seen is not None
 
 
 def _read_ad(path):

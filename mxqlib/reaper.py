@@ -10,7 +10,7 @@ For a MAIN that is not our child see watcher.
 
 import os
 
-from mxqlib import child, clock, outcome, process, signals
+from mxqlib import child, clock, outcome, outer, process, signals
 from mxqlib.cli import error
 from mxqlib.tree import Tree
 
@@ -186,8 +186,12 @@ class Reaper(_Facts):
         ours = number in (signals.USR1, signals.USR2, signals.TSTP, signals.CONT)
         if ours or number in _NOTED or self.to == "front":
             self.keep_signal(number, self.to, clock.iso(), info.si_pid, info.si_uid)
-        if not ours and number != signals.RTMIN:
-            self.pass_on(number)
+        if number in (signals.USR1, signals.USR2) and outer.is_supervisor(info.si_pid):
+            ours = False        # Slurm and Grid Engine warn every process of a job so: it is no order to us
+        if not ours:
+            if number != signals.RTMIN:
+                self.pass_on(number)
+            return
         if number == signals.USR1:
             self._end_by(signals.TERM, "kill")
         elif number == signals.USR2:

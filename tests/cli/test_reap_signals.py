@@ -133,6 +133,46 @@ def test_the_record_tells_who_sent_what_and_when(sandbox):
     assert sorted(received(record)) == ["front TERM", "reaper HUP"]
 
 
+OUTER = ({"SLURM_JOB_ID": "7"}, {"PBS_JOBID": "7.host"}, {"JOB_ID": "7", "SGE_CELL": "default"})
+
+
+@pytest.mark.parametrize("environment", OUTER, ids=lambda each: min(each))
+def test_a_warning_of_an_outer_batch_system_to_every_process_is_no_order(sandbox, environment):
+    """We are the ancestor of it all that does not have the id: its slurmstepd or shepherd."""
+    job = spawn_ready(sandbox, "mxq-reap", "--", IGNORE, env=environment)
+    record = running(sandbox)
+    reaper = record["reaper"]["pid"]
+    for number in (signal.SIGUSR1, signal.SIGUSR2):
+        os.kill(reaper, number)
+        # A second one of the same number would be lost while this one is pending.
+        wait_for(lambda: not int(processes.status(reaper, "ShdPnd"), 16), what="a signal that was taken")
+    sandbox.run("sh", "-c", "kill -USR2 %d" % reaper, check=True)
+    assert job.wait(20) == -signal.SIGKILL
+    record = ended(sandbox)
+    assert outcome(record) == (None, 9, "kill-now")
+    assert received(record) == ["reaper USR1", "reaper USR2", "reaper USR2"]
+
+
+@pytest.mark.parametrize("environment", OUTER, ids=lambda each: min(each))
+def test_an_order_from_inside_an_outer_batch_job_is_one(sandbox, environment):
+    """The script of the job is an ancestor as well, and has the id."""
+    script = "mxq-reap -- %s & until read pid <pid; do sleep 0.01; done; kill -USR1 $pid; wait $!" % COUNT
+    job = sandbox.spawn("sh", "-c", script, env=environment)
+    record = running(sandbox)
+    (sandbox.work / "part").write_text("%d\n" % record["reaper"]["pid"])
+    (sandbox.work / "part").rename(sandbox.work / "pid")
+    job.communicate(timeout=20)
+    assert outcome(ended(sandbox))[2] == "kill"
+
+
+@pytest.mark.parametrize("environment", ({}, {"JOB_ID": "7"}, {"PARALLEL_SEQ": "7"}), ids=str)
+def test_without_a_batch_system_an_ancestor_gives_orders(sandbox, environment):
+    job = spawn_ready(sandbox, "mxq-reap", "--", IGNORE, env=environment)
+    os.kill(running(sandbox)["reaper"]["pid"], signal.SIGUSR2)
+    assert job.wait(20) == -signal.SIGKILL
+    assert outcome(ended(sandbox)) == (None, 9, "kill-now")
+
+
 def test_thousands_of_signals_are_no_trouble(sandbox):
     reap = spawn_ready(sandbox, "mxq-reap", "sh", "-c", "trap '' HUP; echo ready; exec sleep 60")
     reaper = reaper_of(sandbox)
