@@ -8,6 +8,7 @@ import json
 
 import pytest
 
+from tests.harness.reaping import received
 from tests.harness.sandbox import Sandbox, wait_for
 from tests.harness.slurm import Slurm
 
@@ -174,6 +175,20 @@ def test_a_signal_of_sbatch_reaches_the_job_once(slurm, sandbox):
     assert wait_state(slurm, job, "COMPLETED", "FAILED") == ("FAILED", "6:0")
     assert (sandbox.work / "got").read_text() == "usr1\n"
     assert ended(sandbox, job) == (6, None, None)
+
+
+def test_a_signal_to_every_process_of_a_step_is_no_order(slurm, sandbox):
+    """As srun --signal=USR1@60 does in time: the reaper gets it too, and does not end the job."""
+    script = "trap \"echo usr1 >>got\" USR1; touch ready; until test -e go; do sleep 0.1; done; exit 6"
+    step = sandbox.spawn(*slurm.command("srun", "mxq-reap", "sh", "-c", script, cwd=sandbox.work))
+    wait_ready(sandbox, "ready")
+    job = sandbox.record()["outer"]["SLURM_JOB_ID"]
+    inside(slurm, sandbox, "scancel", "--signal=USR1", job)
+    wait_ready(sandbox, "got")
+    (sandbox.work / "go").touch()
+    assert step.wait(STATE_S) == 6
+    assert ended(sandbox, job) == (6, None, None)
+    assert "reaper USR1" in received(record_of(sandbox, job))
 
 
 def test_suspend_and_resume(slurm, sandbox):

@@ -10,7 +10,7 @@ import subprocess
 import pytest
 
 from tests.harness import processes
-from tests.harness.sandbox import SYSTEM_PATH, TREE, wait_for
+from tests.harness.sandbox import SYSTEM_PATH, TREE
 
 # "$@" is process 1: reaps orphans, waits for the end of the pipe. For AI_ADDRCONFIG of getaddrinfo(3) the address of a
 # loopback interface is none; the second one is for documentation only (RFC 5737), so nobody's.

@@ -71,8 +71,8 @@ class Slurm:
         key = self.path / "munge.key"
         key.write_bytes(b"nobody outside this test trusts it")
         key.chmod(0o600)
-        self._daemon("munged", "--force", *("--%s=%s/munge.%s" % (option, self.path, name) for option, name in (
-            ("key-file", "key"), ("socket", "socket"), ("pid-file", "pid"), ("log-file", "log"), ("seed-file", "seed"))))
+        self._daemon("munged", "--force", "--socket=%s/munge.socket" % self.path, *(
+            "--%s-file=%s/munge.%s" % (name, self.path, name) for name in ("key", "pid", "log", "seed")))
         self.start()
 
     @property
