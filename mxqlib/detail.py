@@ -61,7 +61,7 @@ def gather(queue, records, text):
     if base is None and number is None:
         number = next((entry["job"] for entry in records if entry["run"] == run), None)
         base = roster.job(queue, number) if queue is not None and number is not None else None
-    runs = _runs(queue, records, number if base is not None else None, number, run)
+    runs = runs_of(queue, records, number if base is not None else None, number, run)
     if base is None and not runs:
         return None
     numbered, loose = listing.lay_over(queue, [entry for entry in records if entry["run"] in runs])
@@ -77,7 +77,7 @@ def gather(queue, records, text):
     return found
 
 
-def _runs(queue, records, known_number, number, run):
+def runs_of(queue, records, known_number, number, run):
     """The runs of a job, or the one run, by id: those of the queue, then what the spool knows better."""
     runs = {}
     for found in roster.runs(queue, known_number) if known_number is not None else ():

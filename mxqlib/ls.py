@@ -4,11 +4,12 @@ Guarantees: nothing is changed; a queue or a spool that is missing is as good as
 to a pipe or file is complete, for a terminal it is cut to the width.
 """
 
+import os
 import sys
 import time
 
 from mxqlib import cli, clock, detail, exits, listing, place, table, units
-from mxqlib.cli import Failure, Option, printable
+from mxqlib.cli import Failure, Option, printable, reason
 from mxqlib.jobqueue import read_queue, roster
 from mxqlib.spool import Spool
 from mxqlib.table import Column
@@ -35,6 +36,7 @@ OPTIONS = cli.BASE + (
     Option(None, "events", None, "the events of the jobs"),
     Option(None, "owed", None, "what is owed: log, record, mail, hook"),
     Option(None, "check", None, "what is wrong, and which command mends it"),
+    Option(None, "report", "FILE", "write an HTML page about the jobs to FILE; -: standard output"),
     Option(None, "json", None, "one JSON object a line"),
     Option(None, "joblog", None, "ended jobs, in the columns of parallel --joblog"),
 )
@@ -69,8 +71,9 @@ def _check(values, operands):
     if operands:
         raise Failure(exits.USAGE, "no operands are taken: %s (a job is shown with -l)" % operands[0])
     shapes = [name for name, given in (("-l", values.l), ("--events", values.events), ("--owed", values.owed),
-                                       ("--joblog", values.joblog), ("--check", values.check)) if given]
-    if values.json and values.joblog:
+                                       ("--joblog", values.joblog), ("--check", values.check),
+                                       ("--report", values.report is not None)) if given]
+    if values.json and (values.joblog or values.report is not None):
         shapes.append("--json")
     if len(shapes) > 1:
         raise Failure(exits.USAGE, "options contradict each other: %s" % " ".join(shapes))
@@ -95,6 +98,8 @@ def _show(values, queue, records):
     out = sys.stdout.buffer
     if values.l:
         return detail.show(out, queue, records, values.l, values.json)
+    if values.report is not None:
+        return _report(values, queue, records)
     columns, rows = _rows(values, queue, records)
     if queue is not None and queue.readers_delay_writers():
         rows = list(rows)       # a pager that stands still must not hold the queue's lock
@@ -109,14 +114,37 @@ def _show(values, queue, records):
     return exits.OK
 
 
+def _report(values, queue, records):
+    from mxqlib import durable, report
+    choice = _choice(values)
+    which = "The jobs that were chosen." if choice.most_over is None else \
+        "All that run or wait, and the last %d that ended." % RECENT
+    page = report.Report(queue, records, listing.rows(queue, records, choice), which, place.base(values.d))
+    data = map(table.to_bytes, page.parts())
+    if values.report == "-":
+        sys.stdout.buffer.writelines(data)
+        sys.stdout.flush()
+        return exits.OK
+    path = os.path.realpath(values.report)
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise Failure(exits.CANTCREAT, "cannot write %s: not a regular file (-: standard output)" % values.report)
+    try:
+        durable.replace(path, b"".join(data))
+    except OSError as failure:
+        raise Failure(exits.CANTCREAT, "cannot write %s: %s" % (values.report, reason(failure))) from None
+    return exits.OK
+
+
+def _choice(values):
+    chosen = values.s or values.g is not None or values.N is not None or values.n is not None
+    return listing.Choice(values.s or listing.ORDER, values.g, values.N, values.n or None, None if chosen else RECENT)
+
+
 def _rows(values, queue, records):
     """((columns for programs, columns for a terminal), rows)."""
     if values.owed:
         return (OWED, _on_terminal(OWED)), _first(values.n, roster.owed(queue) if queue is not None else ())
-    chosen = values.s or values.g is not None or values.N is not None or values.n is not None
-    choice = listing.Choice(values.s or listing.ORDER, values.g, values.N, values.n or None,
-                            None if chosen else RECENT)
-    rows = listing.rows(queue, records, choice)
+    rows = listing.rows(queue, records, _choice(values))
     if values.joblog:
         return (JOBLOG, JOBLOG), (row for row in rows if row["date_end"] and row["run"])
     if values.events:

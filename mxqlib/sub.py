@@ -8,7 +8,7 @@ import io
 import os
 import stat
 
-from mxqlib import cli, durable, exits, jobqueue, place, process, record, request, units
+from mxqlib import cli, exits, jobqueue, place, process, record, request, units
 from mxqlib.cli import Failure, Option, reason
 from mxqlib.jobqueue import jobs, lookup, oblivion
 from mxqlib.spool import Spool

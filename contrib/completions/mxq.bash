@@ -39,7 +39,7 @@ _mxq_kind() {
             kind='running loaded queued held finished failed killed lost cancelled' ;;
         *\ -l | *\ --after)
             kind='jobs' ;;
-        *\ -o | *\ --stdout | *\ -e | *\ --stderr | *\ --log | *\ --record | *\ -f | *\ --file)
+        *\ --report | *\ -o | *\ --stdout | *\ -e | *\ --stderr | *\ --log | *\ --record | *\ -f | *\ --file)
             kind='file' ;;
         *\ --mail-on)
             kind='always failure never' ;;
@@ -95,7 +95,7 @@ _mxq() {
             mxq-adopt) _mxq_offer -d -n --dry-run --host -q -v -h --help -V --version ;;
             mxq-collect) _mxq_offer -d --no-deliver --deliver --retry --forget --vacuum -q -v -h --help -V --version ;;
             mxq-ctl) _mxq_offer -d -r --reason --now --grace -g --group --all -q -v -h --help -V --version ;;
-            mxq-ls) _mxq_offer -d -s -g -N -n -l --events --owed --check --json --joblog -q -v -h --help -V --version ;;
+            mxq-ls) _mxq_offer -d -s -g -N -n -l --events --owed --check --report --json --joblog -q -v -h --help -V --version ;;
             mxq-reap) _mxq_offer -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart -b --detach --cpus --grace --linger --mail --mail-on --log --record --hook -q -v -h --help -V --version ;;
             mxq-run) _mxq_offer -d -j --threads -m --memory --max --wait --grace -q -v -h --help -V --version ;;
             mxq-sub) _mxq_offer -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart -f --file -0 --null --after --retries --hold --clean-env --mail --mail-on --log --record --hook -q -v -h --help -V --version ;;

@@ -7,7 +7,7 @@ functions -q __mxq_operands; and exit
 set -g __mxq_takes_mxq_adopt -d --host
 set -g __mxq_takes_mxq_collect -d --forget
 set -g __mxq_takes_mxq_ctl -d -r --reason --grace -g --group
-set -g __mxq_takes_mxq_ls -d -s -g -N -n -l
+set -g __mxq_takes_mxq_ls -d -s -g -N -n -l --report
 set -g __mxq_takes_mxq_reap -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart --cpus --grace --mail --mail-on --log --record --hook
 set -g __mxq_takes_mxq_run -d -j --threads -m --memory --max --grace
 set -g __mxq_takes_mxq_sub -d -w --workdir -o --stdout -e --stderr -u --umask -p --priority -j --threads -m --memory -t --runtime -N --name -g --group -r --restart -f --file --after --retries --mail --mail-on --log --record --hook
@@ -119,6 +119,7 @@ complete -c mxq-ls -s l -xka '(__mxq_jobs)' -d 'all about one job or run'
 complete -c mxq-ls -l events -d 'the events of the jobs'
 complete -c mxq-ls -l owed -d 'what is owed: log, record, mail, hook'
 complete -c mxq-ls -l check -d 'what is wrong, and which command mends it'
+complete -c mxq-ls -l report -rF -d 'write an HTML page about the jobs to FILE; -: standard output'
 complete -c mxq-ls -l json -d 'one JSON object a line'
 complete -c mxq-ls -l joblog -d 'ended jobs, in the columns of parallel --joblog'
 complete -c mxq-ls -s q -d 'no warnings'

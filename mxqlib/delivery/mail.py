@@ -161,19 +161,24 @@ def _shown_leftovers(entry):
 
 
 def _shown_tail(path):
-    found = tail(path)
+    found = last_lines(path)
     if found is None:
         return []
+    lines, is_cut = found
+    head = ("The last lines of %s:" if is_cut else "%s:" if lines else "%s is empty.") % printable(path)
+    return ["", head] + ["| " + line for line in lines]
+
+
+def last_lines(path):
+    """(the last lines, whether there were more) of the regular file at `path`, printable; None for anything else."""
+    found = tail(path)
+    if found is None:
+        return None
     data, is_cut = found
     lines = data.decode("utf-8", "backslashreplace").split("\n")
     if lines and not lines[-1]:
         lines.pop()
-    if is_cut or len(lines) > _TAIL_LINES:
-        lines = lines[-_TAIL_LINES:]
-        head = "The last lines of %s:" % printable(path)
-    else:
-        head = "%s:" % printable(path)
-    return ["", head if lines else "%s is empty." % printable(path)] + ["| " + _one_line(line) for line in lines]
+    return list(map(_one_line, lines[-_TAIL_LINES:])), is_cut or len(lines) > _TAIL_LINES
 
 
 def _one_line(line):
