@@ -113,11 +113,7 @@ class Control:
 
     def report(self, text):
         """One line on standard output: the job, what was done, what happens next."""
-        try:
-            durable.write_all(1, (cli.printable(text) + "\n").encode("utf-8", "backslashreplace"))
-        except OSError as failure:
-            self.status = max(self.status, exits.IOERR)
-            cli.step("cannot write to standard output: %s" % reason(failure))
+        self.status = max(self.status, cli.report(text))
 
     def refuse(self, status, text):
         """One line on standard error; the highest status is how it ends."""
@@ -139,7 +135,8 @@ class Control:
             if self.finder.look(target).is_known:
                 yield target
             elif self.queue is not None or not os.path.exists(place.queue(self.base)):
-                self.refuse(exits.UNAVAILABLE, "%s: no such %s" % (text, "run" if target.run else "job"))
+                self.refuse(exits.UNAVAILABLE, "%s: %s" % (
+                    text, targets.absence(self.queue, target.number, target.run)))
             else:
                 self.refuse(exits.UNAVAILABLE, "%s: not in the spool, and the queue cannot be asked" % text)
 
