@@ -364,8 +364,8 @@ class Adoption:
         if not self.dry and self.has_queue and self.knows_queue:
             used = {name for _, name, _ in self.active.values()}
             for name in os.listdir(self.runners):
-                # "PID.START.N.lock" of a claim that was never committed, or that is over.
-                if name[:1].isdigit() and name.endswith(".lock") and name not in used:
+                # "mxq-run.PID.lock", and "PID.START.N.lock" of a claim that was never committed, or that is over.
+                if name.endswith(".lock") and (name[:1].isdigit() or name.startswith("mxq-run.")) and name not in used:
                     durable.clear(os.path.join(self.runners, name))
         shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
         for name in self.roll.hidden:

@@ -166,7 +166,7 @@ class Census:
 
     def _meet(self, pid, since):
         # First who it is, then whose: should the pid be reused in between, the one named has gone.
-        seen = process.look(pid)
+        seen = process.read(pid)
         if seen is None or seen.has_ended:
             return
         self.processes[pid] = seen

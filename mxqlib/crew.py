@@ -254,6 +254,8 @@ class Crew:
 
 def _execute(argv):
     signals.restore_job(())
+    # `--record -` is the standard output of an mxq-collect that somebody reads, not ours, which may lead nowhere.
+    os.close(1)
     failure = child.execute(argv, dict(os.environb))
     cli.warn("cannot run %s: %s; what is owed waits for the next mxq-collect" % (argv[0], cli.reason(failure)))
     return exits.UNAVAILABLE

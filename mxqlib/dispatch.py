@@ -31,8 +31,9 @@ class Dispatcher:
         # With --wait a locked queue is asked again in the loop, where signals are heard.
         self.queue = jobqueue.open_queue(place.queue(base), self.spool.next_job,
                                          **({"busy_s": 1.0} if values.wait else {}))
-        self.lock = lock.take(self.runners, "mxq-run.%d.lock" % os.getpid(), wait=True)
         me = process.reference(os.getpid())
+        self._own_start = me["start"]
+        self.lock = lock.take(self.runners, "mxq-run.%d.lock" % os.getpid(), wait=True)
         self.lock.write(record.encode(dict(me, wait=bool(values.wait))))
         self.host = me["host"]
         self.occupied = capacity.Occupied(self.spool, self.runners)
@@ -66,12 +67,12 @@ class Dispatcher:
         for at, (job, held) in enumerate(claimed):
             try:
                 started.append(self.crew.start(job, self._environments.get(job["environment"]), held))
-                step("%s: started" % job["run"])
+                step("%s: handed to a reaper" % job["run"])
             except OSError as failure:
                 self.give_back([rest["run"] for rest, _ in claimed[at:]])
                 for _, rest in claimed[at:]:
                     rest.let_go()
-                raise Failure(exits.TEMPFAIL, "cannot start %s: %s; given back" % (job["run"], failure.strerror)) \
+                raise Failure(exits.IOERR, "cannot start %s: %s; given back" % (job["run"], failure.strerror)) \
                     from None
         return started
 
@@ -92,7 +93,7 @@ class Dispatcher:
 
     def _claim_one(self, room, number, threads, memory_b, group):
         self._locks += 1
-        held = lock.take(self.runners, "%d.%d.%d.lock" % (os.getpid(), process.look(os.getpid()).start, self._locks))
+        held = lock.take(self.runners, "%d.%d.%d.lock" % (os.getpid(), self._own_start, self._locks))
         cpus = room.pick_cpus(threads)
         job = jobs.claim(self.queue, number, self.host, held.name, cpus)
         job["cpus"] = cpus
@@ -130,15 +131,21 @@ class Dispatcher:
         if why is not None:
             step("nothing is started: %s" % why)
             return exits.OK
+        if os.environ.get("MXQ_RUN"):
+            warn("run inside a job: what is started here ends with it")
         signals.block(signals.CATCHABLE)
-        failed = []
-        while True:
-            if not self.start_what_fits():
+        failed, trouble = [], None
+        while not failed and trouble is None:       # a full disk: not a reason to try the whole queue
+            try:
+                started = self.start_what_fits()
+            except Failure as failure:
+                started, trouble = True, failure    # what was started before it may have failed for the same reason
+            if not started:
                 step("nothing more waits that fits")
                 break
-            failed += self._wait_for_gates()
-            if failed:
-                break               # a full disk: not a reason to try the whole queue
+            failed = self._wait_for_gates()
+        if trouble is not None:
+            raise trouble
         self.report_misfits()
         return exits.IOERR if failed else exits.OK
 

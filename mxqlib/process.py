@@ -140,10 +140,25 @@ def _meet_descendants():
 
 
 def look(pid):
-    """The Process with this pid, zombies included, or None."""
+    """The Process with this pid, zombies included; None when there is none, or where it cannot be told just now.
+
+    For those who can go on without knowing. Who takes None for an end asks read().
+    """
+    try:
+        return read(pid)
+    except OSError:
+        return None
+
+
+def read(pid):
+    """The Process with this pid, zombies included; None when there is none, or only others may see it (proc(5), hidepid).
+
+    Raises OSError where it cannot be told just now, for want of a descriptor or of memory: a process is not to be
+    taken for gone, nor to get a reference that will name nobody, because of that.
+    """
     try:
         data = slurp(_entry(pid) + "/stat")
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError, PermissionError):
         return None
     # comm may hold anything, parentheses and blanks too: it ends at the last ")".
     head, _, tail = data.rpartition(b")")
@@ -205,14 +220,14 @@ def context():
 
 
 def reference(pid):
-    """The reference of process `pid`; `start` is null when it has gone already."""
-    found = look(pid)
+    """The reference of process `pid`; `start` is null when it has gone already. Raises OSError."""
+    found = read(pid)
     return dict(context(), pid=pid, start=found.start if found else None)
 
 
 def find(wanted):
-    """The Process that a reference made in this boot and these namespaces names; None when it has gone."""
-    found = look(wanted["pid"])
+    """The Process that a reference made in this boot and these namespaces names; None when it has gone. Raises OSError."""
+    found = read(wanted["pid"])
     return found if found is not None and found.start == wanted.get("start") else None
 
 

@@ -23,7 +23,8 @@ class Target:
     @property
     def is_known(self):
         """True when there is, or was, such a job or run."""
-        return bool(self.job or self.known or self.running or self.ended)
+        job = None if self.run is not None else self.job
+        return bool(job or self.known or self.running or self.ended)
 
     def name(self, entry):
         """What to call the run of a record: its id, after the job number where the id does not begin with it."""

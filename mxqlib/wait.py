@@ -147,7 +147,7 @@ class Wait:
             if not self.left:
                 return True
             if self._is_late():
-                cli.warn("%d %s not ended in time" % (len(self.left), "has" if len(self.left) == 1 else "have"))
+                cli.warn(self._lateness())
                 return False
             left_s = pause_s if deadline_s is None else min(pause_s, deadline_s - clock.boot_s())
             pause_s = _FIRST_PAUSE_S if self._pause(running, left_s) else min(pause_s * 1.5, _LONGEST_PAUSE_S)
@@ -234,6 +234,11 @@ class Wait:
 
     def _is_late(self):
         return self.deadline_s is not None and clock.boot_s() >= self.deadline_s
+
+    def _lateness(self):
+        if len(self.left) > 1:
+            return "%d jobs have not ended in time" % len(self.left)
+        return "%s: has not ended in time" % getattr(self.left[0], "shown", self.left[0])
 
     def _put_up_with(self, failure):
         if failure.status != exits.TEMPFAIL:

@@ -151,7 +151,7 @@ def test_after_a_power_loss_a_lock_file_proves_nothing(sandbox, loaded):
 
 def test_locks_of_nobody_are_removed(sandbox, loaded):
     runners = sandbox.mxq_dir / "runners"
-    for name in ("1.2.3.lock", "9.9.9.lock", "notes"):
+    for name in ("1.2.3.lock", "mxq-run.7.lock", "9.9.9.lock", "notes"):
         (runners / name).touch()
     with open(runners / "9.9.9.lock") as held:
         fcntl.flock(held, fcntl.LOCK_EX)

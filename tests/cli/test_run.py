@@ -2,12 +2,14 @@
 
 import json
 import os
+import resource
 import signal
 import sys
 
 import pytest
 
 from tests.harness.processes import children, is_alive
+from tests.harness.users import as_ordinary_user
 
 
 def submit(sandbox, *words, **kw):
@@ -355,6 +357,56 @@ def test_a_full_spool_starts_nothing_and_loses_nothing(sandbox):
     assert "%d.1: not started, its job waits again: cannot reserve room" % number in done.stderr
     assert states(sandbox) == {number: "finished"}
     assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
+
+
+@pytest.mark.parametrize("count", range(6, 20))
+def test_with_too_few_descriptors_each_job_runs_or_waits_again(sandbox, count):
+    for _ in range(3):
+        submit(sandbox, "true")
+    done = sandbox.run("mxq-run", "-j", "3", preexec_fn=limited(resource.RLIMIT_NOFILE, count))
+    each_ran_or_waits(sandbox, done, [])
+
+
+@pytest.mark.parametrize("count", range(1, 9))
+def test_with_too_few_processes_each_job_runs_or_waits_again(sandbox, count):
+    user = as_ordinary_user(sandbox)
+    if not user:
+        pytest.skip("machine cannot: other processes of this user count as well")
+    for _ in range(3):
+        sandbox.run(*user, "mxq-sub", "true", check=True)
+    code = "import os, resource; resource.setrlimit(resource.RLIMIT_NPROC, (%d, %d)); os.execvp('mxq-run', %r)"
+    done = sandbox.run(*user, "/usr/bin/python3", "-c", code % (count, count, ["mxq-run", "-j", "3"]))
+    each_ran_or_waits(sandbox, done, user)
+
+
+def limited(what, count):
+    """A preexec_fn that sets a limit."""
+    return lambda: resource.setrlimit(what, (count, count))
+
+
+def each_ran_or_waits(sandbox, done, user):
+    """Nothing is left loaded; who could not start all says so and ends with 69 or 74."""
+    sandbox.wait_for(lambda: not sandbox.pids())
+    sandbox.run(*user, "mxq-collect", check=True)
+    found = set(states(sandbox).values())
+    assert found <= {"finished", "queued"}, done.stderr
+    assert (done.returncode == 0) == (found == {"finished"}), (done.returncode, done.stderr)
+    assert done.returncode in (0, 69, 74) and "Traceback" not in done.stderr
+    assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
+
+
+def test_inside_a_job_it_warns_that_its_jobs_are_part_of_that(sandbox):
+    submit(sandbox, "sleep", "60")
+    done = sandbox.run("mxq-reap", "mxq-run", check=True)
+    assert done.stderr == "mxq-run: warning: run inside a job: what is started here ends with it\n"
+
+
+def test_records_for_the_output_of_mxq_collect_wait_for_one(sandbox):
+    submit(sandbox, "--record", "-", "true")
+    done = sandbox.run("mxq-run", "--wait", check=True)
+    assert done.stdout == "" and rows(sandbox, "SELECT state FROM delivery") == [("owed",)]
+    assert json.loads(sandbox.run("mxq-collect", check=True).stdout)["state"] == "ended"
+    assert rows(sandbox, "SELECT state FROM delivery") == [("done",)]
 
 
 def test_bad_options(sandbox):

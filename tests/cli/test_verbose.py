@@ -12,7 +12,7 @@ CASES = {
     "mxq-ctl": (["drain"], ""),         # what it does is its output
     "mxq-ls": ([], "2 records in {base}/spool; the queue is {base}/queue.db"),
     "mxq-reap": (["true"], "the outcome is safe"),
-    "mxq-run": ([], "2.1: started"),
+    "mxq-run": ([], "2.1: handed to a reaper"),
     "mxq-sub": (["true"], "1 queued, with "),
     "mxq-wait": (["1"], "1 outcomes are in the spool: collecting"),
 }

@@ -238,7 +238,7 @@ def test_nothing_to_wait_for(sandbox):
 def test_timeout(sandbox):
     gated(sandbox)
     before = time.monotonic()
-    assert wait(sandbox, "--timeout", "1s", "1") == (75, "mxq-wait: warning: 1 has not ended in time\n")
+    assert wait(sandbox, "--timeout", "1s", "1") == (75, "mxq-wait: warning: 1: has not ended in time\n")
     assert 1 <= time.monotonic() - before < 4
     assert wait(sandbox, "-q", "--timeout", "0s", "--all") == (75, "")
     open_gate(sandbox, 4)

@@ -119,6 +119,12 @@ def test_references_to_our_pages_lead_somewhere(name):
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_command_is_shown_with_its_quotes(name):
+    # At the start of a word of a macro line a quote is roff's own (mdoc(7)) and not printed.
+    assert not re.findall(r'(?m)^\.Dl .* "', read_page(name))
+
+
+@pytest.mark.parametrize("name", sorted(PAGES))
 def test_a_page_names_itself(name):
     page = read_page(name)
     title, number = name.rsplit(".", 1)

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -85,6 +86,23 @@ def test_a_reference_finds_its_process_and_nobody_else(sleeper):
     assert process.find(dict(reference, start=reference["start"] + 1)) is None
     assert process.find(dict(reference, start=None)) is None
     assert process.reference(os.getpid())["start"] == process.look(os.getpid()).start
+
+
+def test_without_a_descriptor_nobody_is_taken_for_gone(sleeper):
+    """EMFILE is no end of a process: a reference without start would name nobody, and its run be declared lost."""
+    reference, us = process.reference(sleeper), os.getpid()
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.open("/dev/null", os.O_RDONLY)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest, limits[1]))
+    try:
+        for call, argument in ((process.find, reference), (process.reference, us), (process.read, us)):
+            with pytest.raises(OSError):
+                call(argument)
+        assert process.look(us) is None
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert process.find(reference) is not None
 
 
 def test_a_reference_to_one_that_has_gone_has_no_start():
