@@ -4,7 +4,7 @@
 #   make check-crash    all of crash, and what is marked slow elsewhere: minutes
 #   make check-engines  inside Slurm, Grid Engine, HTCondor, GNU parallel, at
 #   make check-scale    many jobs
-#   make long-check     random histories, two faults in a row, stress
+#   make long-check     random histories, power cuts, NFS (HACKING.md: what it needs)
 #   make check-installed  the tests of cli, on an installed copy; for another Python
 #                       PYTHON=/path/python3.9 VENV=build/venv-3.9
 #   make lint           source, pages, shell
