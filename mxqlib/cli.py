@@ -17,6 +17,7 @@ verbose = False     # -v: steps are shown
 message_file = None     # where a detached process says what it has to say
 unreported = False  # standard output took no report
 were_closed = []    # which of the descriptors 0, 1, 2 were: what is written there now is lost
+suspects = []       # functions that look whether damaged data explains what nobody foresaw: text, or None
 
 
 class Failure(Exception):
@@ -266,6 +267,11 @@ def run(main):
         error("input or output failed%s: %s" % (where, reason(failure)))
         status = exits.IOERR
     except BaseException:
-        show_bug()
-        status = exits.BUG
+        why = next(filter(None, (look() for look in suspects)), None)
+        if why is not None:
+            error(why)
+            status = exits.UNAVAILABLE
+        else:
+            show_bug()
+            status = exits.BUG
     os._exit(status)

@@ -197,6 +197,7 @@ class Intake:
                             self.committed += 1
                         else:
                             self.dropped += 1
+            done = self._given_back(done)
         if self._remover is not None and len(done) > BATCH // 2:
             final = [found.name for found in done if found.is_final]
             if self._remover.give(final):
@@ -205,6 +206,16 @@ class Intake:
             self._remove(found)
         if damaged or contradicting:
             self._put_aside(damaged, contradicting)
+
+    def _given_back(self, done):
+        """Those of `done` that the queue gives back as they are: not all damage is seen by SQLite when it writes."""
+        outcomes = load_outcomes()
+        with self.queue.reading():
+            missing = outcomes.missing(self.queue, [found.entry for found in done if found.ended])
+        if missing:
+            self._fail(exits.UNAVAILABLE, "the queue %s is damaged: it does not give back run %s%s; what is in the spool"
+                       " stays" % (self.queue.path, min(missing), " and others" if len(missing) > 1 else ""))
+        return [found for found in done if found.entry["run"] not in missing]
 
     def _unknown(self, files, done):
         """Those of `files` that may change the queue; running ones that tell nothing new need no transaction.

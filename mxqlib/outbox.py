@@ -12,6 +12,7 @@ from mxqlib import durable, record
 
 # The events of HTCondor's user log that are used here.
 SUBMIT, EXECUTE, EVICTED, TERMINATED, ABORTED, HELD, RELEASED = 0, 1, 4, 5, 9, 12, 13
+CODES = (SUBMIT, EXECUTE, EVICTED, TERMINATED, ABORTED, HELD, RELEASED)
 _OUTCOMES = (EVICTED, TERMINATED, ABORTED)      # of a run
 _FINAL = (TERMINATED, ABORTED)                  # of the job: it will not run again by itself
 _FIELD = {"log": "path", "record": "path", "mail": "to", "hook": "command"}

@@ -251,7 +251,8 @@ def _no_constant(name):
 
 
 def check(record, plain=False):
-    """Raise Damaged unless `record` (a dict) has the fields of its state with values that make sense.
+    """Raise Damaged unless `record` (a dict) has the fields of its state with values that make sense; those that may be
+    missing, and are, become None.
 
     `plain`: its texts are known to hold no NUL and no surrogate.
     """
@@ -279,6 +280,7 @@ def _check_fields(record, fields):
         if value is None:
             if required and (name not in record or not nullable):
                 raise Damaged("no %s" % name)
+            record[name] = None         # a reader need not know which fields an earlier version had
         elif value.__class__ is kind:
             if kind is int and not 0 <= value < 1 << 63:
                 raise Damaged("%s makes no sense" % name)

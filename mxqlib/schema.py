@@ -4,6 +4,10 @@ What every query needs has an index, and none gets slower with the number of end
 claims, dependencies and the outbox are partial and hold live rows only. mxq-queue(5) describes the columns.
 """
 
+import json
+
+from mxqlib import outbox, record
+
 APPLICATION_ID = 0x6d787171     # "mxqq" in the file's header, offset 68 (file(1), PRAGMA application_id)
 
 # CHECK (state IN (...)) would build a set for each row and cost more than the row; a search in a text costs nothing.
@@ -125,3 +129,40 @@ def migrate(db, first_job=1):
         if first_job > 1:
             db.execute("INSERT INTO sqlite_sequence (name, seq) VALUES ('job', ?)", (first_job - 1,))
     db.execute("PRAGMA user_version = %d" % VERSION)
+
+
+# ---- damage ----
+
+_JSON = (("job", "argv"), ("job", "deliveries"), ("run", "cpus"), ("run", "record"))
+_CLASSES = {"INTEGER": "'integer', 'null'", "REAL": "'real', 'integer', 'null'", "TEXT": "'text', 'blob', 'null'",
+            "BLOB": "'blob', 'null'"}
+
+
+def flaw(db):
+    """In words, what in an open database was not written by us; None when nothing is found. All of it is read.
+
+    SQLite has no checksums: a value that was damaged on the disk is seen when it makes no sense any more. Raises
+    sqlite3.Error.
+    """
+    found = db.execute("PRAGMA integrity_check(1)").fetchone()[0]
+    if found != "ok":
+        return found
+    tables = db.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND name NOT LIKE 'sqlite_%'").fetchall()
+    for table, in tables:
+        for column, kind in db.execute("SELECT name, type FROM pragma_table_info(?)", (table,)).fetchall():
+            if db.execute("SELECT 1 FROM %s WHERE typeof(%s) NOT IN (%s) LIMIT 1" % (table, column, _CLASSES[kind])
+                          ).fetchone():
+                return "a value of column %s in table %s is of a wrong type" % (column, table)
+    codes = ", ".join(map(str, outbox.CODES))
+    if db.execute("SELECT 1 FROM event WHERE code NOT IN (%s) LIMIT 1" % codes).fetchone():
+        return "an event has a code that there is not"
+    for table, column in _JSON:
+        for text, in db.execute("SELECT %s FROM %s WHERE %s IS NOT NULL" % (column, table, column)):
+            try:
+                if column == "record":
+                    record.decode(text.encode("utf-8") + b"\n")
+                else:
+                    json.loads(text)
+            except (record.Damaged, ValueError, AttributeError):
+                return "a value of column %s in table %s is damaged" % (column, table)
+    return None

@@ -15,7 +15,7 @@ import sqlite3
 import stat
 import time
 
-from mxqlib import durable, exits, outbox, place, schema
+from mxqlib import cli, durable, exits, outbox, place, schema
 from mxqlib.cli import Failure, reason
 
 BUSY_S = 30.0
@@ -118,6 +118,8 @@ class Queue:
     def __init__(self, path, db):
         self.path, self.db = path, db
         self.start_over()
+        # A queue is a claim, too: where its values make no sense, that is no bug of ours.
+        cli.suspects[:] = [lambda: _find_flaw(path)]
 
     def start_over(self):
         """Forget what a transaction that is over has left."""
@@ -222,6 +224,21 @@ def read_queue(path, busy_s=BUSY_S):
         if db is not None:
             db.close()
         raise (_explain(path, failure) or failure) from None
+
+
+def _find_flaw(path):
+    """A text that says what is damaged in the queue at `path`, or None."""
+    db = None
+    try:
+        db = sqlite3.connect(_uri(path), uri=True, isolation_level=None)
+        found = schema.flaw(db)
+    except sqlite3.Error as failure:
+        known = _explain(path, failure)
+        found = str(failure) if known is not None and known.status == exits.UNAVAILABLE else None
+    finally:
+        if db is not None:
+            db.close()
+    return found and "cannot use the queue %s: it is damaged: %s" % (path, found)
 
 
 def _uri(path):

@@ -64,8 +64,8 @@ def runs_of(queue, number):
 def live_jobs(queue, group=None, states=changes.LIVE):
     """The Jobs that are in one of `states`, which must be of the living, state by state, in the order of their numbers.
 
-    Read a page at a time, so that the caller may change them meanwhile; a job that changes its state may be met twice
-    or missed.
+    Read a page at a time, each in a reading() of its own, so that the caller may change them meanwhile; a job that
+    changes its state may be met twice or missed.
     """
     where, values = "", ()
     if group is not None:
@@ -75,9 +75,10 @@ def live_jobs(queue, group=None, states=changes.LIVE):
     for state in states:
         last = 0
         while True:
-            rows = queue.db.execute(
-                _JOB + "WHERE state = ? AND date_end IS NULL AND job > ? " + where + "ORDER BY job LIMIT ?",
-                (state, last) + values + (_PAGE,)).fetchall()
+            with queue.reading():
+                rows = queue.db.execute(
+                    _JOB + "WHERE state = ? AND date_end IS NULL AND job > ? " + where + "ORDER BY job LIMIT ?",
+                    (state, last) + values + (_PAGE,)).fetchall()
             yield from map(Job, rows)
             if len(rows) < _PAGE:
                 break

@@ -26,6 +26,25 @@ def known_state(queue, run, line):
     return (row[0], bool(row[1])) if row else (None, False)
 
 
+def missing(queue, entries):
+    """The ids of those of the ended records `entries`, all of which were committed, that the queue does not give back:
+    its pages are damaged, and SQLite does not see it."""
+    known = {}
+    runs = [entry["run"] for entry in entries]
+    for at in range(0, len(runs), _AT_ONCE):
+        part = runs[at:at + _AT_ONCE]
+        for run, state, status, reason in queue.db.execute(
+                "SELECT run, state, status, reason FROM run WHERE run IN (%s)" % ", ".join("?" * len(part)), part):
+            known[run] = state, status, reason
+    return {entry["run"] for entry in entries if not _says(known.get(entry["run"]), entry)}
+
+
+def _says(row, entry):
+    # Why a run is lost is not told twice.
+    return row is not None and (row[1:] == (entry["status"], entry["reason"]) or
+                                row[0] == "lost" == record.state_of(entry))
+
+
 def foresee(queue, entry):
     """The events (attempt, code, date) that record `entry` adds when it is committed; `queue` may be None. Some may be
     there already. Changes nothing."""

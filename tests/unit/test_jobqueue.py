@@ -275,7 +275,7 @@ def ask_everything(queue):
             roster.job(queue, number), roster.after(queue, number)
             list(roster.runs(queue, number)), list(roster.events(queue, number)), list(roster.deliveries(queue, number))
         lookup.find_job(queue, 1), lookup.find_run(queue, "1.1"), lookup.runs_of(queue, 1)
-        list(lookup.live_jobs(queue)), list(lookup.live_jobs(queue, "g")), list(lookup.live_jobs(queue, "default"))
+    list(lookup.live_jobs(queue)), list(lookup.live_jobs(queue, "g")), list(lookup.live_jobs(queue, "default"))
 
 
 def test_every_question_has_an_index_and_no_list_is_sorted(path):

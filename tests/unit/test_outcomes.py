@@ -149,6 +149,17 @@ def test_same_status_for_another_reason_is_a_contradiction(queue):
     assert take(queue, records.make_ended("1.1", 15, reason="time")) == CONTRADICTION
 
 
+def test_what_the_queue_does_not_give_back_is_told(queue):
+    told = [ended("%d.1" % n, status) for n, status in enumerate((FINISHED, FAILED, KILLED, LOST), 1)]
+    take(queue, *told)
+    with queue.reading():
+        assert outcomes.missing(queue, told) == set()
+        # A run is lost for the reason that was told first.
+        assert outcomes.missing(queue, [ended("4.1", LOST, reason="reboot")]) == set()
+        wrong = [ended("1.1", FAILED), ended("2.1", LOST), ended("4.1", FINISHED), ended("5.1", FINISHED)]
+        assert outcomes.missing(queue, wrong) == {"1.1", "2.1", "4.1", "5.1"}
+
+
 def test_retries_are_used_up_one_by_one(queue):
     number = submit(queue, retries=2)
     for attempt, wanted in ((1, "queued"), (2, "queued"), (3, "failed")):

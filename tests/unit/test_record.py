@@ -18,7 +18,7 @@ def test_it_is_json_for_everybody_and_ascii_for_every_locale():
     line = record.encode(entry)
     assert line.isascii() and line.endswith(b"\n") and line.count(b"\n") == 1
     assert json.loads(line) == entry
-    assert record.decode(line, entry["run"]) == entry
+    assert record.decode(line, entry["run"]) == dict(entry, grace=None, linger=None)
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, -1, 1 << 70, 0.1, 1e-9, 1e300, "x", [], {},
@@ -45,14 +45,22 @@ def test_a_record_with_a_wrong_byte_is_refused_or_a_sound_one():
     chance = random.Random(seed)
     line = record.encode(records.make_ended("17.1", deliveries=[{"sink": "log", "path": "/x"}]))
     refused = 0
-    for _ in range(4000):
-        at = chance.randrange(len(line))
-        bad = line[:at] + bytes([chance.randrange(256)]) + line[at + 1:]
-        try:
-            record.check(record.decode(bad))
-        except record.Damaged:
-            refused += 1
-    assert refused > 2000, seed
+    for at in range(len(line)):
+        byte, flipped = bytes([chance.randrange(256)]), bytes([line[at] ^ 1 << chance.randrange(8)])
+        for middle in (byte, flipped, b"", byte + line[at:at + 1], line[at:at + 1] * 2):
+            bad = line[:at] + middle + line[at + 1:]
+            try:
+                record.check(record.decode(bad))
+            except record.Damaged:
+                refused += 1
+    assert refused > 3 * len(line), seed
+
+
+def test_each_field_that_a_reader_may_ask_for_is_there():
+    for make, names in ((records.make_running, ("job", "front", "outer", "deliveries", "grace", "cpus")),
+                        (records.make_ended, ("job", "error", "children", "adopted", "core", "grace"))):
+        entry = record.decode(record.encode(make(**{name: records.MISSING for name in names})))
+        assert [entry[name] for name in names] == [None] * len(names)
 
 
 @pytest.mark.parametrize("data, why", [
