@@ -147,11 +147,10 @@ def test_scancel(slurm, sandbox):
     assert ended(sandbox, jobs["dies"]) == (None, 15, None)
     assert ended(sandbox, jobs["answers"]) == (5, None, None)
     wait_for(lambda: sandbox.pids() == [], what="the end of every process")
-    # Slurm killed who would have written it. Nobody says how it ended, and nobody makes it up.
-    assert record_of(sandbox, jobs["ignores"])["state"] == "running"
+    # Slurm kills who writes it as well, a moment before or after. Nobody makes up what nobody has seen.
     inside(slurm, sandbox, "mxq-adopt")
     row = rows(slurm, sandbox)[jobs["ignores"]]
-    assert (row["state"], row["exit"], row["signal"]) == ("lost", None, None)
+    assert (row["state"], row["exit"], row["signal"]) in (("lost", None, None), ("failed", None, 9))
 
 
 def test_a_script_that_does_not_exec_is_killed_with_its_job(slurm, sandbox):
@@ -254,7 +253,8 @@ def test_front_and_reaper_die(slurm, sandbox):
     job = submit(slurm, sandbox, "touch ready; until test -e go; do sleep 0.1; done; exit 3")
     wait_ready(sandbox, "ready")
     record = record_of(sandbox, job)
-    inside(slurm, sandbox, "kill", "-9", record["reaper"]["pid"], record["front"]["pid"])
+    # The other way round the front may begin to take over in between.
+    inside(slurm, sandbox, "kill", "-9", record["front"]["pid"], record["reaper"]["pid"])
     assert wait_state(slurm, job, "COMPLETED", "FAILED") == ("FAILED", "0:9")
     assert record_of(sandbox, job) == record
     inside(slurm, sandbox, "mxq-adopt")
