@@ -13,7 +13,8 @@ of the machine later. The first process in there is guest.sh, and agent.py runs 
 
 What a power cut loses: everything in the guest's page cache. What a kernel has given to its disk is kept, in the order
 given, so a disk that forgets its own cache is not what is tested. /mnt/disk is mounted so that little is saved by luck:
-no early allocation at a rename, and five minutes between commits that nobody asked for.
+no early allocation at a rename, and five minutes between commits that nobody asked for. But any fsync commits the names
+of all files: a directory that was not synced is for powerloss.py to find.
 
 Wires: `wire()` makes the two ends of a cable, each for one machine's `wires`; inside they are vec0, vec1, ...
 """
