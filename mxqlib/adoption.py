@@ -85,6 +85,9 @@ class Adoption:
             elif found.word != ATTACHED:
                 found.word = GONE if found.word == ORPHAN else found.word       # in this very moment
                 self.gone.append(found)
+            elif found.entry["host"] in self.hosts - {self.here}:
+                self.fail(exits.UNAVAILABLE, "%s: not declared lost: its reaper lives on this very machine; is %s dead?"
+                          % (found.run, found.entry["host"]))
         self._fork(orphans)
 
     def _fork(self, orphans):

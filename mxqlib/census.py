@@ -31,12 +31,11 @@ _INFO_EXIT = 1 << 3                         # PIDFD_INFO_EXIT, in its first 8 by
 def judge(reference):
     """Does the process of a reference live? One of the words above; HIDDEN may become certain by a Census."""
     here, pid = process.context(), reference["pid"]
-    if reference["host"] != here["host"]:
-        return ELSEWHERE
     if reference.get("boot").__class__ is not str:
-        return HIDDEN
+        return HIDDEN if reference["host"] == here["host"] else ELSEWHERE
     if reference["boot"] != here["boot"]:
-        return EARLIER
+        return EARLIER if reference["host"] == here["host"] else ELSEWHERE
+    # The same boot is the same machine, whatever its name was then.
     if reference.get("pidns") != here["pidns"]:
         return HIDDEN
     if not 0 < pid < 1 << 31:

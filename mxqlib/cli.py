@@ -252,6 +252,7 @@ def run(main):
     if sys.getfilesystemencoding() != "utf-8" and not sys.flags.utf8_mode:
         _start_over_in_utf8()
     signals.restore_default(signals.PIPE)
+    signals.restore_default(signals.CHLD)       # ignored, it would lose the statuses of children (wait(2))
     if not signals.is_ignored(signals.INT):
         signals.restore_default(signals.INT)
     try:

@@ -265,7 +265,7 @@ def _signal(control, entry, number):
         return False
     fd = process.hold(entry["reaper"])
     try:
-        return fd is not None and process.send_pidfd(fd, number)
+        return fd is not None and process.rouse(fd, entry["reaper"]["pid"], number)
     finally:
         for each in (fd, held):
             if each is not None:

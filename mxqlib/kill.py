@@ -123,7 +123,7 @@ class Victims:
             victim.step, victim.until_s, victim.due_s = self._take_over, clock.boot_s() + _TAKE_OVER_S, clock.boot_s()
             return
         kill = self.now or bool(victim.sent)
-        if not process.send_pidfd(victim.fd, signals.USR2 if kill else signals.USR1):
+        if not process.rouse(victim.fd, reaper["pid"], signals.USR2 if kill else signals.USR1):
             self._reaper_ended(victim)
             return
         if victim.fd not in self._by_fd:

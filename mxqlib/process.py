@@ -336,6 +336,14 @@ def send(target, number):
             os.close(fd)
 
 
+def rouse(fd, pid, number):
+    """As send_pidfd() to process `pid`; one that somebody stopped is continued first, as it would hear nothing."""
+    found = look(pid)
+    if found is not None and found.state == "T":
+        send_pidfd(fd, signals.CONT)
+    return send_pidfd(fd, number)
+
+
 def send_pidfd(fd, number):
     """Send through a pidfd; False when the process has gone or may not be signalled."""
     try:

@@ -54,7 +54,6 @@ def main(argv):
 def prepare(argv):
     """The Attempt that the command line asks for; all that can be checked before the start is. Raises Failure."""
     ignored = signals.inherited_ignores()
-    signals.restore_default(signals.CHLD)   # ignored, it would lose the statuses of our children (wait(2))
     gc.disable()                            # nothing here makes cycles, and a collection would unshare forked pages
     umask = os.umask(0o077)
     values, argv = cli.parse(OPTIONS, argv, USAGE, TEXT)

@@ -75,6 +75,11 @@ class Reaper(_Facts):
         """True once MAIN has ended."""
         return self.status is not None
 
+    @property
+    def is_to_blame(self):
+        """True while an order or a limit ends the job: MAIN runs, or what it left behind is waited for (--linger)."""
+        return not self.is_over or (self.attempt.linger and not self.clearing)
+
     def usage(self):
         """Resource usage of the job so far, as records hold it."""
         return dict(self.used, utime=round(self.used["utime"], 6), stime=round(self.used["stime"], 6))
@@ -202,7 +207,7 @@ class Reaper(_Facts):
             self.tree.hit(signals.CONT)
 
     def _end_by(self, number, why):
-        if not self.is_over and self.blame(why):
+        if self.is_to_blame and self.blame(why):
             self.tell("reason " + why)      # before it acts: a front that takes over must know who did it
         if number == signals.KILL:
             self._start_killing()
@@ -230,7 +235,7 @@ class Reaper(_Facts):
                 self._steps[step]()
 
     def _limit_warn(self):
-        if not self.is_over and self.blame("time"):
+        if self.is_to_blame and self.blame("time"):
             self.tell("reason time")
         self.tree.hit(signals.XCPU)
 
@@ -259,7 +264,7 @@ class Reaper(_Facts):
             self.max_sumrss_b = max(size_b, self.max_sumrss_b or 0)
         limit_b = self.attempt.entry["memory"]
         if limit_b and size_b > limit_b and "grace" not in self.due and not self.killing:
-            if not self.is_over and self.blame("memory"):
+            if self.is_to_blame and self.blame("memory"):
                 self.tell("reason memory")
             self.tree.hit(signals.TERM)
             self.due["grace"] = clock.boot_s() + self.attempt.grace_s

@@ -40,7 +40,6 @@ def main(argv):
     place.make_private(base)
     place.make_private(place.runners(base))
     process.check_proc()
-    signals.restore_default(signals.CHLD)
     room = capacity.Capacity(values.threads, values.memory, values.max)
     crew = Crew(Spool(place.spool(base)).open(), base, process.reference(os.getpid()) if values.wait else None)
     if values.wait:

@@ -63,7 +63,7 @@ def check_order(operands):
 def elsewhere(reference):
     """None when the process of a reference could be found from here, else in words why it cannot."""
     here = process.context()
-    if reference["host"] != here["host"]:
+    if reference["host"] != here["host"] and reference.get("boot") != here["boot"]:
         return "it runs on host %s: run mxq-ctl there" % reference["host"]
     if reference.get("boot") != here["boot"]:
         return "it was started before the last boot of this host: mxq-adopt declares it lost"

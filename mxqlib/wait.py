@@ -41,7 +41,6 @@ def main(argv):
         raise Failure(exits.USAGE, "name jobs, or -g GROUP, or --all, and only one of these")
     os.umask(0o077)
     process.check_proc()
-    signals.restore_default(signals.CHLD)
     load_outcomes()
     wait = Wait(place.base(values.d))
     try:

@@ -38,9 +38,8 @@ class Deliverer:
 
     def run(self):
         """Deliver until nothing is due. False when another process is doing so. Raises Failure, Stopped."""
-        # A closed pipe is a failed delivery; an ignored CHLD would lose the exit statuses of mailers (wait(2)).
+        # A closed pipe is a failed delivery.
         signals.ignore(signals.PIPE)
-        signals.restore_default(signals.CHLD)
         while True:
             held = lock.take(os.path.dirname(self.queue.path), os.path.basename(self.queue.path) + "-deliverer")
             if held is None:

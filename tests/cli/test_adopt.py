@@ -231,6 +231,16 @@ def test_only_descendants_are_left(sandbox):
     assert sandbox.pids() == []
 
 
+def test_a_caller_that_ignores_the_end_of_children_loses_no_status(sandbox):
+    """A cron, or a supervisor, that ignores CHLD hands that down; waitpid() of the watcher then finds no child."""
+    run = orphan(sandbox, *on_gate("exit 7"))["run"]
+    line, = sandbox.run("sh", "-c", "trap '' CHLD; exec mxq-adopt", check=True,
+                        preexec_fn=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).stdout.splitlines()
+    assert "is its reaper now" in line
+    open_gate(sandbox)
+    assert end(sandbox, run)["exit"] == 7
+
+
 def test_linger_is_kept(sandbox):
     before = orphan(sandbox, "--linger", "sh", "-c", "(mkfifo gate; read line <gate; echo done >out) & exit 3")
     wait_for(lambda: (sandbox.work / "gate").exists())

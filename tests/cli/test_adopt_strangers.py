@@ -8,7 +8,8 @@ import subprocess
 import pytest
 
 from tests.harness import pids, processes
-from tests.harness.adopting import adopt, end, kill, open_gate, parent_of_orphans, reap, rewrite, watcher_of
+from tests.harness.adopting import (adopt, end, kill, on_gate, open_gate, orphan, parent_of_orphans, reap, rewrite,
+                                    watcher_of)
 from tests.harness.queueing import detach, read_record, states, submit, wait_until_ended
 from tests.harness.records import BOOT, make_running, put
 from tests.harness.sandbox import wait_for
@@ -204,16 +205,30 @@ def sandbox_queue(sandbox):
     return sqlite3.connect(sandbox.queue_file)
 
 
-def test_the_operator_may_err(sandbox):
-    """The reaper of a host that is called dead has its room locked."""
+@pytest.mark.parametrize("boot, why", [
+    (None, "its reaper lives on this very machine"),        # which had another name
+    (BOOT, "a living process has its record locked")])
+def test_the_operator_may_err(sandbox, boot, why):
     run = detach(sandbox, "sleep", "100")
     rewrite(sandbox, run, lambda text: text.replace('"host":"%s"' % os.uname().nodename, '"host":"alpha"'))
+    if boot:
+        rewrite(sandbox, run, lambda text: text.replace(read_record(sandbox, run)["reaper"]["boot"], boot))
     done = sandbox.run("mxq-adopt", "--host", "alpha")
     assert done.returncode == 69
-    assert "%s: not declared lost: a living process has its record locked; is alpha dead?" % run in done.stderr
+    assert "%s: not declared lost: %s; is alpha dead?" % (run, why) in done.stderr
     assert read_record(sandbox, run)["state"] == "running"
     os.kill(read_record(sandbox, run)["reaper"]["pid"], signal.SIGUSR2)
     end(sandbox, run)
+
+
+def test_an_orphan_from_before_the_host_was_renamed(sandbox):
+    run = orphan(sandbox, *on_gate("exit 5"))["run"]
+    rewrite(sandbox, run, lambda text: text.replace('"host":"%s"' % os.uname().nodename, '"host":"alpha"'))
+    assert adopt(sandbox) == []
+    line, = adopt(sandbox, "--host", "alpha")
+    assert line.startswith("%s: adopted: MAIN " % run)
+    open_gate(sandbox)
+    assert end(sandbox, run)["exit"] == 5
 
 
 # ---- boots ----

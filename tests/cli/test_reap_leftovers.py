@@ -140,14 +140,14 @@ def test_with_linger_what_is_left_behind_is_waited_for(sandbox):
     assert record["real"] < 0.3
 
 
-@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGUSR2])
-def test_with_linger_a_kill_ends_what_is_left(sandbox, number):
+@pytest.mark.parametrize("number, reason", [(signal.SIGUSR1, "kill"), (signal.SIGUSR2, "kill-now")])
+def test_with_linger_a_kill_ends_what_is_left_and_the_run_is_killed(sandbox, number, reason):
     reap = sandbox.spawn("mxq-reap", "--linger", "sh", "-c", "sleep 60 & exit 4")
     record = wait_for(lambda: sandbox.records() and sandbox.record())
     wait_for(lambda: not processes.is_alive(record["main"]["pid"]))
     os.kill(record["reaper"]["pid"], number)
     assert reap.wait(20) == 4
-    assert outcome(sandbox.record()) == (4, None, None)
+    assert outcome(sandbox.record()) == (4, None, reason)
 
 
 # ---- survivors ----

@@ -75,12 +75,12 @@ def test_a_job_within_its_limit_is_left_alone(sandbox):
     assert outcome(sandbox.record()) == (4, None, None)
 
 
-def test_what_lingers_is_under_the_limit_and_the_job_is_not_blamed(sandbox):
+def test_what_lingers_is_under_the_limit_and_the_run_is_killed(sandbox):
     before = time.monotonic()
     done = sandbox.run("mxq-reap", "-t", "1s", "--grace", "0", "--linger", "sh", "-c", "sleep 60 & exit 4")
-    assert done.returncode == 4
+    assert done.returncode == 124
     assert time.monotonic() - before < 1 + SLACK_S
-    assert outcome(sandbox.record()) == (4, None, None)
+    assert outcome(sandbox.record()) == (4, None, "time")
 
 
 def test_the_front_goes_on_with_the_limit(sandbox):

@@ -42,9 +42,10 @@ def test_a_reference_of_a_living_process(sleeper):
 
 @pytest.mark.parametrize("change, word", [
     ({"start": 1}, census.GONE), ({"start": None}, census.GONE), ({"pid": 0}, census.GONE),
-    ({"pid": 1 << 62}, census.GONE), ({"host": "alpha"}, census.ELSEWHERE), ({"boot": "x"}, census.EARLIER),
+    ({"pid": 1 << 62}, census.GONE), ({"host": "alpha"}, census.LIVING), ({"boot": "x"}, census.EARLIER),
     ({"boot": None}, census.HIDDEN), ({"pidns": 1}, census.HIDDEN), ({"pidns": None}, census.HIDDEN),
     ({"timens": 1}, census.HIDDEN), ({"host": "alpha", "boot": "x"}, census.ELSEWHERE),
+    ({"host": "alpha", "boot": None}, census.ELSEWHERE),
     ({"boot": "x", "pidns": 1}, census.EARLIER),
 ])
 def test_a_reference_that_differs_in_something(sleeper, change, word):
