@@ -20,7 +20,7 @@ from tests.harness import oracle, witness
 from tests.harness.uml import HOST, PROGRAMS, Machine, make_disk, wire
 
 SEED = int(os.environ.get("MXQ_TEST_SEED", "0")) or random.SystemRandom().randrange(1, 1 << 30)
-BASE = "/mnt/home/mxq"
+BASE = "/mnt/shared/mxq"
 RUNS = "/mnt/disk/export/mxq/spool/runs"        # on the server
 SLOW_S = 100                # a command that has to wait for a server that boots, and for its grace period
 JOBS = 12
@@ -40,7 +40,7 @@ rpc.nfsd -N 3 -U 4; rpc.mountd -N 3
 """
 MOUNT = """set -e
 ip addr add 10.77.%(net)d.2/24 dev vec0; ip link set vec0 up
-mkdir /mnt/home; mount -t nfs4 -o vers=4.2 10.77.%(net)d.1:/ /mnt/home
+mkdir /mnt/shared; mount -t nfs4 -o vers=4.2 10.77.%(net)d.1:/ /mnt/shared
 """
 
 pytestmark = [pytest.mark.long, pytest.mark.as_root, pytest.mark.timeout_s(1200),
@@ -74,7 +74,7 @@ class Site:
         self.server.run("sh", "-c", SERVE, check=True)
 
     def boot_node(self, node):
-        """A node that has its home."""
+        """A node that has mounted the share."""
         node.boot()
         node.run("sh", "-c", MOUNT % {"net": self.nodes.index(node)}, check=True, timeout_s=SLOW_S)
 
