@@ -55,6 +55,7 @@ class Crew:
         self.watched = {}           # pid of a watcher -> Watch
         self.errand = None          # pid of a command that was sent()
         gc.disable()                # a collection in a child would copy what is shared
+        process.prepare_for_forks()
 
     @property
     def busy(self):

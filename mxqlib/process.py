@@ -16,7 +16,7 @@ from mxqlib import signals
 REAPER, FRONT, MAIN = "mxq-reaper", "mxq-front", "mxq-main"
 PAGE_B = os.sysconf("SC_PAGE_SIZE")
 TICKS = os.sysconf("SC_CLK_TCK")
-_PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 36
+_PR_GET_DUMPABLE, _PR_SET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 3, 4, 36
 
 
 def slurp(path):
@@ -43,6 +43,11 @@ def _call(name, *arguments):
 
 def _prctl(option, value):
     return _call("prctl", option, value, 0, 0, 0)
+
+
+def prepare_for_forks():
+    """Load now what become_subreaper() needs: each forked process would load it into memory of its own."""
+    _prctl(_PR_GET_DUMPABLE, 0)
 
 
 def become_subreaper():

@@ -79,6 +79,23 @@ def test_a_zombie_is_still_there(sandbox):
     assert process.look(done.pid).state == "Z"
 
 
+@pytest.mark.parametrize("prepared", [True, False])
+def test_what_is_loaded_before_a_fork_is_not_loaded_after_it(sandbox, prepared):
+    done = run_snippet(sandbox, """
+        import sys
+        from mxqlib import process
+        %s
+        before = set(sys.modules)
+        pid = os.fork()
+        if pid == 0:
+            process.become_subreaper()
+            print(set(sys.modules) == before, flush=True)
+            os._exit(0)
+        os.waitpid(pid, 0)
+        """ % ("process.prepare_for_forks()" if prepared else ""))
+    assert done.stdout == "%s\n" % prepared
+
+
 def test_a_reference_finds_its_process_and_nobody_else(sleeper):
     reference = process.reference(sleeper)
     assert set(reference) == {"host", "boot", "pidns", "timens", "pid", "start"}
