@@ -37,6 +37,8 @@ def to_json(value):
     """JSON text, ASCII only, of None, bool, int, float, str, list, tuple or dict with str keys."""
     kind = value.__class__
     if kind is str:
+        if value.isascii() and value.isprintable() and '"' not in value and "\\" not in value:
+            return '"' + value + '"'
         return '"' + value.translate(_ESCAPES) + '"'
     if value is None:
         return "null"
@@ -47,7 +49,8 @@ def to_json(value):
     if kind is float:
         return repr(value) if value == value and abs(value) != float("inf") else "null"
     if kind is dict:
-        return "{" + ",".join(['"' + k.translate(_ESCAPES) + '":' + to_json(v) for k, v in value.items()]) + "}"
+        return "{" + ",".join([('"' + k + '":' if k.isidentifier() and k.isascii() else to_json(k) + ":") + to_json(v)
+                               for k, v in value.items()]) + "}"
     return "[" + ",".join([to_json(item) for item in value]) + "]"
 
 

@@ -22,7 +22,7 @@ def test_it_is_json_for_everybody_and_ascii_for_every_locale():
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, -1, 1 << 70, 0.1, 1e-9, 1e300, "x", [], {},
-                                   [[1], {"a": [None]}], (1, 2)])
+                                   [[1], {"a": [None]}], (1, 2), {'a"': 1, "": 2, "\\": 3, "\u00e4": 4, "a b\n": 5}])
 def test_values_are_written_as_json_writes_them(value):
     assert json.loads(record.to_json(value)) == (list(value) if isinstance(value, tuple) else value)
 
