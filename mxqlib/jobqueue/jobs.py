@@ -4,7 +4,6 @@ Every function is called inside queue.transaction(), so that a rule like "never 
 acted on in one piece. Those that change the state of one job return False when its state does not allow it.
 """
 
-import hashlib
 import itertools
 import json
 
@@ -23,6 +22,7 @@ _AT_ONCE = 100          # rows in one INSERT: with what they share 217 parameter
 
 def keep_environment(queue, content):
     """The number of the environment `content` (bytes, NAME=VALUE, each ended by NUL), stored once."""
+    import hashlib          # 3 ms, and libcrypto, for those who submit only
     digest = hashlib.sha256(content).digest()
     row = queue.db.execute("SELECT id FROM environment WHERE digest = ?", (digest,)).fetchone()
     if row:
