@@ -128,7 +128,7 @@ def marks_in_environ(pid):
     """(MXQ_RUN, MXQ_DIR) of the environment that a process was started with; None for what is not there, or not ours
     to see."""
     try:
-        data = b"\0" + process.slurp("/proc/%d/environ" % pid)
+        data = b"\0" + process.environ_data(pid)
     except OSError:
         return None, None
     return _value(data, b"\0MXQ_RUN="), _value(data, b"\0MXQ_DIR=")

@@ -48,7 +48,7 @@ def is_supervisor(pid):
     if not names or not _is_ancestor(pid):
         return False
     try:
-        return names.isdisjoint(process.slurp("/proc/%d/environ" % pid).split(b"\0"))
+        return names.isdisjoint(process.environ_data(pid).split(b"\0"))
     except OSError:
         return True
 

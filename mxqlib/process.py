@@ -182,6 +182,11 @@ def read(pid):
     return found
 
 
+def environ_data(pid):
+    """The environment that a process was started with, each variable ended by NUL. Raises OSError."""
+    return slurp("/proc/%d/environ" % pid)
+
+
 def own_environ():
     """The environment this program was started with, bytes to bytes.
 

@@ -90,8 +90,12 @@ class Spool:
             return []
 
     def next_job(self):
-        """A job number above those of all records here, for a queue that is made anew beside them."""
-        runs = [name[:-5] for name in self.names() if name.endswith(".json")]
+        """A job number above those of all records and outputs here, for a queue that is made anew beside them."""
+        try:
+            outputs = os.listdir(self.output)
+        except FileNotFoundError:
+            outputs = []
+        runs = [name.rpartition(".")[0] for name in self.names() + outputs if name.endswith((".json", ".log"))]
         return 1 + max((known[0] for known in map(record.job_and_attempt, runs) if known), default=0)
 
     def load(self, name):

@@ -120,6 +120,8 @@ class Wait:
             seen.add((target.number, target.run))
             if self.finder.look(target).is_known:
                 self.left.append(target)
+                if target.job is not None and target.job.state == "held":
+                    cli.warn("%s: is held; mxq-ctl release %d lets it start" % (text, target.number))
             else:
                 cli.error("%s: %s" % (text, targets.absence(self.finder.queue, target.number, target.run)))
                 self.wrong = max(self.wrong, exits.UNKNOWN)

@@ -212,18 +212,24 @@ def read_queue(path, busy_s=BUSY_S):
     """The queue at `path` for reading, or None when there is none yet. Nothing is made or migrated. Raises Failure."""
     if not _check(path) or not os.path.getsize(path):
         return None
-    db = None
-    try:
-        db = sqlite3.connect(_uri(path), uri=True, timeout=busy_s, isolation_level=None)
-        db.execute("PRAGMA query_only = ON")
-        if _needs_migration(db, path):
-            db.close()
-            return None
-        return Queue(path, db)
-    except (sqlite3.Error, Failure) as failure:
-        if db is not None:
-            db.close()
-        raise (_explain(path, failure) or failure) from None
+    uri = _uri(path)
+    while True:
+        db = None
+        try:
+            db = sqlite3.connect(uri, uri=True, timeout=busy_s, isolation_level=None)
+            db.execute("PRAGMA query_only = ON")
+            if _needs_migration(db, path):
+                db.close()
+                return None
+            return Queue(path, db)
+        except (sqlite3.Error, Failure) as failure:
+            if db is not None:
+                db.close()
+            # On a full disk the files to read through cannot be made; then nobody writes either.
+            if "disk I/O error" in str(failure) and "immutable" not in uri and not _has_log(path):
+                uri = _immutable_uri(path)
+                continue
+            raise (_explain(path, failure) or failure) from None
 
 
 def _find_flaw(path):
@@ -247,12 +253,26 @@ def _uri(path):
     A database in WAL mode is read through files that must be made; where nothing can be written, nobody else
     writes either, and without a log of its own the file is all there is.
     """
-    quoted = "".join("%%%02x" % byte for byte in os.fsencode(path))
     if os.access(os.path.dirname(path), os.W_OK) and os.access(path, os.W_OK):
-        return "file:%s?mode=rw" % quoted
-    if os.path.exists(path + "-wal"):
-        return "file:%s?mode=ro" % quoted
-    return "file:%s?mode=ro&immutable=1" % quoted
+        return "file:%s?mode=rw" % _quoted(path)
+    if _has_log(path):
+        return "file:%s?mode=ro" % _quoted(path)
+    return _immutable_uri(path)
+
+
+def _has_log(path):
+    try:
+        return os.path.getsize(path + "-wal") > 0
+    except FileNotFoundError:
+        return False
+
+
+def _immutable_uri(path):
+    return "file:%s?mode=ro&immutable=1" % _quoted(path)
+
+
+def _quoted(path):
+    return "".join("%%%02x" % byte for byte in os.fsencode(path))
 
 
 def _check(path):

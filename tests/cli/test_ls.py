@@ -387,6 +387,15 @@ def test_a_reader_that_leaves_ends_it_quietly(sandbox):
     assert process.stderr.read() == b""
 
 
+@pytest.mark.as_root
+def test_on_a_full_disk_it_shows_what_there_is(sandbox):
+    script = """mount -t tmpfs -o size=1m,mode=700 tmpfs "$MXQ_DIR" && mxq-reap -N seen false; mxq-collect &&
+        cat /dev/zero >"$MXQ_DIR/full" 2>/dev/null; mxq-ls | cut -f 2,5; echo $?; rm "$MXQ_DIR"/full"""
+    sandbox.mxq_dir.mkdir(mode=0o700)
+    done = sandbox.run("unshare", "-m", "bash", "-o", "pipefail", "-c", script)
+    assert (done.stdout, done.stderr) == ("state\tname\nfailed\tseen\n0\n", "")
+
+
 def test_a_full_disk_is_an_error(some):
     with open("/dev/full", "w", encoding="ascii") as full:
         done = some.run("mxq-ls", stdout=full)

@@ -40,7 +40,7 @@ def make_running(run=None, **changes):
         "group": "default", "user": "tester", "uid": os.geteuid(), "gid": os.getegid(), "host": "node7",
         "reaper": make_reference(41), "front": make_reference(40), "main": make_reference(42),
         "argv": ["true"], "cwd": "/", "umask": 18, "stdout": None, "stderr": None, "threads": 1, "memory": None,
-        "cpus": None, "runtime": None, "priority": 127, "restart": "never",
+        "cpus": None, "runtime": None, "priority": 127, "restart": "never", "grace": 10, "linger": False,
         "date_submit": "2026-11-30T17:45:27.000000Z", "date_start": "2026-11-30T17:45:27.123456Z",
         "fallback": None, "deliveries": [], "outer": None,
     }, changes)

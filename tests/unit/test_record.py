@@ -18,7 +18,13 @@ def test_it_is_json_for_everybody_and_ascii_for_every_locale():
     line = record.encode(entry)
     assert line.isascii() and line.endswith(b"\n") and line.count(b"\n") == 1
     assert json.loads(line) == entry
-    assert record.decode(line, entry["run"]) == dict(entry, grace=None, linger=None)
+    assert record.decode(line, entry["run"]) == entry
+
+
+def test_what_an_earlier_version_did_not_write_is_none():
+    entry = records.make_ended()
+    older = {name: value for name, value in entry.items() if name not in ("grace", "linger")}
+    assert record.decode(record.encode(older), entry["run"]) == dict(entry, grace=None, linger=None)
 
 
 @pytest.mark.parametrize("value", [None, True, False, 0, -1, 1 << 70, 0.1, 1e-9, 1e300, "x", [], {},

@@ -144,3 +144,6 @@ def test_job_numbers_of_a_new_queue_start_above_those_of_the_records(where):
         where.put(records.make_ended(run))
     open(os.path.join(where.runs, "99.1"), "wb").close()
     assert where.next_job() == 18
+    for name in ("23.1.log", "99.log", "notes"):
+        open(os.path.join(where.output, name), "wb").close()
+    assert where.next_job() == 24, "a new job 23 would write into its output"

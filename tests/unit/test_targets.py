@@ -50,7 +50,8 @@ def test_a_run_is_called_by_its_job_too_where_its_id_does_not_tell():
 # ---- where ----
 
 @pytest.mark.parametrize("changes, words", [
-    ({}, None), ({"pid": 1, "start": None}, None), ({"host": "elsewhere"}, "on host elsewhere"),
+    ({}, None), ({"pid": 1, "start": None}, None), ({"host": "elsewhere"}, None),
+    ({"host": "elsewhere", "boot": records.BOOT}, "on host elsewhere"),
     ({"boot": records.BOOT}, "before the last boot"), ({"boot": None}, "before the last boot"),
     ({"pidns": 1}, "another container"), ({"timens": 1}, "another container"),
 ])
