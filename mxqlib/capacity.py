@@ -92,40 +92,46 @@ class Occupied:
     def __init__(self, where, runners):
         self.spool, self.runners = where, runners
         self._seen = {}             # file name -> (identity, share or None)
+        self._damaged = set()       # file names
 
     def shares(self, active, over=()):
         """(threads, memory, cpus, group) of each run; `active` as jobqueue.jobs.active() gives it. `over`: names of
         records that are known to be ended, and not to be looked at.
 
-        A loaded run whose lock nobody holds was dropped on the way, or has its record by now: so locks are asked
-        before the spool is.
+        A loaded run whose lock is there and held by nobody was dropped on the way. Without a lock it has its record by
+        now, so locks are asked before the spool is; and where that record was damaged or removed it may run still.
         """
         host, shares = process.context()["host"], {}
         here = [(run + ".json", (threads, memory_b, cpus, group))
                 for run, _job, state, at, runner, cpus, threads, memory_b, group, _date in active
                 if at == host and run + ".json" not in over
-                and (state != "loaded" or lock.is_held(self.runners, runner))]
+                and (state != "loaded" or not self._was_dropped(runner))]
         names = [name for name in self.spool.names() if name not in over]
         for name in names:
             share = self._look(name, host)
             if share is not None:
                 shares[name] = share
-        ended = set(names).difference(shares)
+        ended = set(names).difference(shares).difference(self._damaged)
         for name, share in here:
             if name not in ended:
                 shares.setdefault(name, share)
         self._seen = {name: seen for name, seen in self._seen.items() if name in shares or name in ended}
         return list(shares.values())
 
+    def _was_dropped(self, runner):
+        return os.path.exists(os.path.join(self.runners, runner)) and not lock.is_held(self.runners, runner)
+
     def _look(self, name, host):
         identity = spool.identity(os.path.join(self.spool.runs, name))
         known = self._seen.get(name)
         if known is not None and known[0] == identity:
             return known[1]
+        self._damaged.discard(name)
         try:
             entry = self.spool.load(name)
         except (record.Damaged, OSError):
-            entry = None            # mxq-collect says so and puts it aside
+            self._damaged.add(name)     # mxq-collect says so and puts it aside; what the queue knows of it counts
+            return None
         share = None
         if entry is not None and entry["state"] == record.RUNNING and entry["host"] == host and _is_of_this_boot(entry):
             share = (entry["threads"], entry.get("memory") or 0, entry.get("cpus"), entry["group"])

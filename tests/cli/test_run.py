@@ -409,6 +409,20 @@ def test_records_for_the_output_of_mxq_collect_wait_for_one(sandbox):
     assert rows(sandbox, "SELECT state FROM delivery") == [("done",)]
 
 
+@pytest.mark.parametrize("harm", ["echo x >%s", "rm %s"])
+@pytest.mark.parametrize("collected", [False, True], ids=["loaded", "running"])
+def test_a_run_whose_record_was_damaged_or_removed_keeps_its_place(sandbox, harm, collected):
+    submit(sandbox, "sleep", "60")
+    submit(sandbox, "true")
+    sandbox.run("mxq-run", "-j", "1", check=True)
+    if collected:
+        collect(sandbox)
+    sandbox.run("sh", "-c", harm % (sandbox.runs / "1.1.json"), check=True)
+    assert sandbox.run("mxq-run", "-j", "1", check=True).stderr == ""
+    assert states(sandbox)[2] == "queued"
+    sandbox.kill_all()
+
+
 def test_bad_options(sandbox):
     for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
         done = sandbox.run("mxq-run", *words)
