@@ -213,8 +213,8 @@ class Intake:
         with self.queue.reading():
             missing = outcomes.missing(self.queue, [found.entry for found in done if found.ended])
         if missing:
-            self._fail(exits.UNAVAILABLE, "the queue %s is damaged: it does not give back run %s%s; what is in the spool"
-                       " stays" % (self.queue.path, min(missing), " and others" if len(missing) > 1 else ""))
+            self._fail(exits.UNAVAILABLE, "the queue %s is damaged: it does not give back run %s%s; what is in the"
+                       " spool stays" % (self.queue.path, min(missing), " and others" if len(missing) > 1 else ""))
         return [found for found in done if found.entry["run"] not in missing]
 
     def _unknown(self, files, done):

@@ -156,7 +156,7 @@ def look(pid):
 
 
 def read(pid):
-    """The Process with this pid, zombies included; None when there is none, or only others may see it (proc(5), hidepid).
+    """The Process with this pid, zombies included; None when there is none, or only others may see it (proc(5)).
 
     Raises OSError where it cannot be told just now, for want of a descriptor or of memory: a process is not to be
     taken for gone, nor to get a reference that will name nobody, because of that.
@@ -236,7 +236,7 @@ def reference(pid):
 
 
 def find(wanted):
-    """The Process that a reference made in this boot and these namespaces names; None when it has gone. Raises OSError."""
+    """The Process that a reference of this boot and these namespaces names; None when it has gone. Raises OSError."""
     found = read(wanted["pid"])
     return found if found is not None and found.start == wanted.get("start") else None
 

@@ -387,7 +387,8 @@ def test_runs_elsewhere_are_refused_with_the_place_and_the_rest_is_done(sandbox)
     stranger = sandbox.spawn("sleep", "1000")
     run = detach(sandbox, "sleep", "1000")
     here = read_record(sandbox, run)["reaper"]
-    for n, changes in enumerate(({"host": "elsewhere", "boot": records.BOOT}, {"boot": records.BOOT}, {"pidns": 1}, {"start": 1}), 1):
+    elsewhere = {"host": "elsewhere", "boot": records.BOOT}
+    for n, changes in enumerate((elsewhere, {"boot": records.BOOT}, {"pidns": 1}, {"start": 1}), 1):
         reference = dict(here, pid=stranger.pid, **changes)
         write_record(sandbox, records.make_running("%d.1" % n, host=reference["host"], reaper=reference,
                                                    front=reference))
