@@ -267,6 +267,9 @@ def run(main):
         where = " %s" % failure.filename if failure.filename else ""
         error("input or output failed%s: %s" % (where, reason(failure)))
         status = exits.IOERR
+    except ImportError as failure:
+        error("a part of this program, or of Python, cannot be loaded: %s" % failure)
+        status = exits.UNAVAILABLE
     except BaseException:
         why = next(filter(None, (look() for look in suspects)), None)
         if why is not None:

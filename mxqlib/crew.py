@@ -40,9 +40,10 @@ class Member:
 
 
 class Watch:
-    """A run whose reaper died: its `entry`, the pid of its `main`, a child of ours, and what the watcher `told`."""
+    """A run whose reaper died: its `entry`, the pid of its `main`, a child of ours, or None, what the watcher `told`,
+    and the dead `member`."""
 
-    __slots__ = ("entry", "main", "told")
+    __slots__ = ("entry", "main", "told", "member")
 
 
 class Crew:
@@ -72,17 +73,17 @@ class Crew:
     def start(self, job, environment, held):
         """Hand claimed `job` (see jobqueue.jobs.claim) and the lock `held` to a reaper. Raises OSError."""
         entry = self._entry(job)
-        blob = os.memfd_create("mxq-job")
-        report = os.memfd_create("mxq-report")
+        blob, report = os.memfd_create("mxq-job"), None
         try:
+            report = os.memfd_create("mxq-report")
             durable.write_all(blob, marshal.dumps((entry, job["argv"], _environ(environment), held.name)))
             member = self._send([blob, report, held.fd])
         except OSError:
-            os.close(report)
+            _close(report)
             raise
         finally:
-            os.close(blob)
-        os.close(held.fd)           # the reaper's copy holds it now
+            _close(blob)
+        _close(held.fd)             # the reaper's copy holds it now
         member.entry, member.report, member.lock = entry, report, held.name
         member.told.forget()
         return member
@@ -121,8 +122,8 @@ class Crew:
         pid = child.fork()
         if pid == 0:
             child.end_with(lambda: _work(theirs, told, self.spool.path, self.base))
-        theirs.close()
-        os.close(told)
+        _close(theirs.detach())
+        _close(told)
         member = Member()
         member.pid, member.told, member.link = pid, Listener(wire), link
         member.entry = member.report = None
@@ -156,7 +157,7 @@ class Crew:
         return over
 
     def reap(self):
-        """(entry, Member) of runs whose reaper died before it told the end, (entry, None) where the watcher is done.
+        """(entry, Member) of runs whose reaper died before it told the end, or whose watcher has ended since.
 
         To be called again until it returns none: each is dealt with before another child is reaped, which may
         be its MAIN.
@@ -204,12 +205,15 @@ class Crew:
                 ended.append((member.entry, member))
         if watch is not None:
             os.close(watch.told)
-            if child.look_at(watch.main) is not None:
-                child.reap(watch.main)
-            ended.append((watch.entry, None))
+            ended.append((watch.entry, watch.member))   # MAIN is reaped next, unless a watcher is needed again
 
-    def take_over(self, run):
-        """Put a watcher in the place of the dead reaper (or watcher) of `run`, whose MAIN fell to us.
+    def is_watched(self, member):
+        """True while a watcher goes on in the place of a dead Member, which is not to be let go then."""
+        return any(watch.member is member for watch in self.watched.values())
+
+    def take_over(self, run, member):
+        """Put a watcher in the place of the dead reaper (or watcher) of `run`, whose MAIN fell to us, unless the reaper
+        had reaped it; what that told counts.
 
         False when there is no running record any more. Raises OSError.
         """
@@ -219,12 +223,14 @@ class Crew:
             return False            # mxq-collect says what it is
         if entry is None or entry["state"] != record.RUNNING:
             return False
-        fd = process.open_pidfd(entry["main"]["pid"])
+        fd = process.hold(entry["main"])
         successor = watcher.Watcher(watcher.Orphan(entry, self.spool, self.base), fd)
+        successor.inherit(member.told, member.report)
         successor.prepare()
         told, (pid,) = watcher.fork_all([successor])
         watch = Watch()
-        watch.entry, watch.main, watch.told = entry, entry["main"]["pid"], told
+        watch.entry, watch.member, watch.told = entry, member, told
+        watch.main = None if fd is None else entry["main"]["pid"]
         self.watched[pid] = watch
         return True
 
@@ -251,6 +257,15 @@ class Crew:
             signals.wait((signals.CHLD, signals.IO), 1)
             self.listen()
             self.reap()
+
+
+def _close(fd):
+    """Close a descriptor that is not needed any more (or None). A reaper that has its job has it, whatever is said."""
+    try:
+        if fd is not None:
+            os.close(fd)
+    except OSError:
+        pass                        # closed all the same (close(2))
 
 
 def _execute(argv):

@@ -199,7 +199,7 @@ def iter_ended(crew):
             return
         for entry, member in ended:
             yield entry, member
-            if member is not None:
+            if not crew.is_watched(member):
                 member.let_go()
 
 
@@ -263,16 +263,16 @@ class _Stay:
             signals.stop_self()
 
     def _ended(self, entry, member):
-        """A run is over, or its reaper is; `member` is None after a watcher."""
+        """A run is over, or its reaper, or the watcher that came after that."""
         self.look_at_s = 0.0        # there is room now
         run = entry["run"]
-        if member is not None and member.told.last in ("recorded", "kept"):
+        if member.told.last in ("recorded", "kept"):
             self.done += 1
             self.failed += member.told.facts["ended"].split()[0] != "0" or "reason" in member.told.facts
             self.names.append(run + ".json")
-        elif member is not None and self.work.is_unstarted(member):
+        elif self.work.is_unstarted(member):
             self.unstarted.append(run)
-        elif self.crew.take_over(run):
+        elif self.crew.take_over(run, member):
             warn("%s: its reaper died; process %d goes on in its place" % (run, max(self.crew.watched)))
         else:
             self.done += 1

@@ -181,14 +181,22 @@ def discard(path):
 def make_directory(path):
     """Make directory `path` with mode 0700 whatever the umask, and its parents alike, durably."""
     parent = os.path.dirname(path)
-    if not os.path.isdir(parent):
-        make_directory(parent)
     try:
-        os.mkdir(path, 0o700)
+        _make(path, parent)
     except FileExistsError:
         return
     os.chmod(path, 0o700)       # a umask of 0777 would have left it closed to ourselves
     sync_directory(parent)
+
+
+def _make(path, parent):
+    try:
+        os.mkdir(path, 0o700)
+    except FileNotFoundError:
+        if parent == path:
+            raise
+        make_directory(parent)
+        os.mkdir(path, 0o700)
 
 
 class Reservation:

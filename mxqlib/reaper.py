@@ -157,7 +157,8 @@ class Reaper(_Facts):
         self.unstarted = refused == "G"
         if text is not None:
             self.error = text
-            self.blame("exec")
+            if self.blame("exec"):
+                self.tell("reason exec")
             error(text)
         self.tell("ended %d %s %r" % (self.status, self.date_end, self.real_s))
         if self._stopped:

@@ -46,7 +46,7 @@ class Watcher(Reaper):
         self.tree = Kin(orphan.entry, orphan.base)
         self.main, self.start = main["pid"], main.get("start")
         self.adopted = True
-        self._fd, self._poll, self._room = fd, None, None
+        self._fd, self._poll, self._room, self._report = fd, None, None, None
         self._over = fd is None
         self._executed = False      # MAIN was seen as the command, not on its way there
         self._pause_s_to_look = _LOOK_FIRST_S
@@ -59,13 +59,24 @@ class Watcher(Reaper):
         """True once MAIN has ended."""
         return self._over
 
+    def inherit(self, told, report):
+        """Before prepare(), where the dead reaper told us (told: a wire.Listener): go on with what it knew. `report` is
+        the memfd in which MAIN says what kept it from the exec."""
+        self._report = os.dup(report)
+        self.reason, self.time_killed = told.facts.get("reason"), "time-killed" in told.facts
+        if "ended" in told.facts:
+            status, self.date_end, real_s = told.facts["ended"].split()
+            self.status, self.real_s, self._over = int(status), float(real_s), True
+            self.error = child.read_report(report)[1]
+
     def prepare(self):
         """Before the fork: take over the room for the outcome, and go on with the limits where they are; MAIN may have
         ended already."""
         self._room = _room_of(self.attempt)
         self.started_s = (self.start or 0) / process.TICKS
         if self._over:
-            self.blame("lost")
+            if self.status is None:
+                self.blame("lost")
             self.after_main()
             return
         self._meet_main()
@@ -80,7 +91,7 @@ class Watcher(Reaper):
 
     def descriptors(self):
         """What was given to, or opened by, a prepared Watcher: for the forked process only."""
-        return [fd for fd in (self._fd, self._room.fd) if fd is not None]
+        return [fd for fd in (self._fd, self._room.fd, self._report) if fd is not None]
 
     def _meet_main(self):
         found = process.look(self.main)
@@ -140,7 +151,12 @@ class Watcher(Reaper):
 
     def main_ended(self, status):
         """MAIN has ended with this raw wait status, or None when nobody can know; turn to what is left."""
-        if not self._executed and status is not None and status >> 8 in (exits.FAILURE, exits.NOEXEC, exits.NOTFOUND):
+        if self._report is not None:
+            refused, self.error = child.read_report(self._report)
+            self.unstarted = refused == "G"
+            if self.error is not None:
+                self.blame("exec")
+        elif not self._executed and status is not None and status >> 8 in (exits.FAILURE, exits.NOEXEC, exits.NOTFOUND):
             status, self.error = None, "its reaper died when it was about to start; it may not have been executed"
         self._over, self.status, self._poll = True, status, None
         if status is None:
@@ -231,6 +247,8 @@ class Watcher(Reaper):
     def serve(self):
         """From the fork to the durable outcome. Returns the exit status."""
         self.supervise()
+        if self.unstarted:
+            return exits.OK             # who forked us sees it in the report, too, and gives the job back
         self._name(os.getpid())
         if self.reason == "lost":
             stop_starting([self.attempt])

@@ -106,7 +106,7 @@ def accepted(run, data):
 
 @pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), 1, 2])
 def test_spoilt_records_are_put_aside_or_do_no_harm(seed, sandbox, tally):
-    """What passes the check can be committed, listed, shown, delivered, waited for and judged; all else is put aside."""
+    """What passes the check can be committed, listed, shown, told and waited for; the rest is put aside."""
     chance = random.Random(seed)
     runs = records.make_spool(sandbox.spool)
     good, bad = {}, set()
@@ -134,7 +134,7 @@ def test_spoilt_records_are_put_aside_or_do_no_harm(seed, sandbox, tally):
 
 
 def check_intake(sandbox, good, bad, seed):
-    """Each good record is in the queue as it is, each bad one in corrupt/ as it was, with a reason."""
+    """Each good record is in the queue as it is, each bad one in corrupt/ with a reason."""
     corrupt = sandbox.spool / "corrupt"
     kept = {path.name for path in corrupt.iterdir()}
     known = {row["run"]: row for row in sandbox.queue("SELECT * FROM run")}
@@ -310,10 +310,12 @@ def judge_queue(sandbox, seed):
 
 
 LOOKS = [["mxq-ls", "-n", "0"], ["mxq-ls", "--json", "-n", "0"], ["mxq-ls", "--events", "-n", "0"],
-         ["mxq-ls", "--owed"], ["mxq-ls", "--joblog", "-n", "0"], ["mxq-ls", "-l", "3", "-l", "125"], ["mxq-ls", "-g", "g1", "-n", "0"],
+         ["mxq-ls", "--owed"], ["mxq-ls", "--joblog", "-n", "0"], ["mxq-ls", "-l", "3", "-l", "125"],
+         ["mxq-ls", "-g", "g1", "-n", "0"],
          ["mxq-wait", "--timeout", "0s", "3", "125"], ["mxq-wait", "--timeout", "0s", "--all"]]
 CHANGES = [["mxq-collect"], ["mxq-collect", "--no-deliver"], ["mxq-collect", "--retry"],
-           ["mxq-collect", "--forget", "0s"], ["mxq-sub", "true"], ["mxq-sub", "--after", "3", "true"], ["mxq-run", "--max", "1"],
+           ["mxq-collect", "--forget", "0s"], ["mxq-sub", "true"], ["mxq-sub", "--after", "3", "true"],
+           ["mxq-run", "--max", "1"],
            ["mxq-adopt"], ["mxq-ctl", "kill", "--all"], ["mxq-ctl", "hold", "--all"], ["mxq-ctl", "retry", "3"],
            ["mxq-ctl", "release", "150"], ["mxq-collect", "--vacuum"]]
 
@@ -346,6 +348,32 @@ def overwrite(seeds, looks, changes, sandbox, tally):
         if not committed:
             judge_queue(sandbox, seed)
     assert refused > len(seeds)
+
+
+def leaf(data, page, last):
+    """The number of the first or last leaf of the table whose root is `page` (https://sqlite.org/fileformat2.html)."""
+    start = (page - 1) * PAGE_B
+    if data[start] == 13:
+        return page
+    if last:
+        return leaf(data, int.from_bytes(data[start + 8:start + 12], "big"), last)
+    cell = start + int.from_bytes(data[start + 12:start + 14], "big")
+    return leaf(data, int.from_bytes(data[cell:cell + 4], "big"), last)
+
+
+@pytest.mark.quick
+def test_an_index_that_leads_to_another_row(sandbox):
+    """The new row gets the number of another one, as the last page is a copy of the first: SQLite takes it."""
+    prepare(sandbox)
+    root, = sandbox.queue("SELECT rootpage FROM sqlite_master WHERE name = 'run'")[0]
+    data = bytearray(sandbox.queue_file.read_bytes())
+    first, last = ((leaf(data, root, last) - 1) * PAGE_B for last in (False, True))
+    assert first != last
+    data[last:last + PAGE_B] = data[first:first + PAGE_B]
+    sandbox.queue_file.write_bytes(data)
+    done = sandbox.run("mxq-collect", "--no-deliver")
+    assert done.returncode == 69 and "does not give back run %s;" % NEW in done.stderr, done
+    assert accepted(NEW, (sandbox.runs / (NEW + ".json")).read_bytes())["status"] == STATUS
 
 
 @pytest.mark.quick

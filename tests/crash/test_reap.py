@@ -11,6 +11,7 @@ import pytest
 
 from mxqlib import record as format_of
 from tests.harness import order, powerloss, strace
+from tests.harness.faults import DISK, ROOM, error_points, is_meant
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
 
@@ -136,6 +137,24 @@ def test_kill_of_the_reaper_at_each_spool_call(tally):
 
 def test_kill_of_the_reaper_at_each_call(tally):
     kill_each(reaping, "reaper", None, reaper_killed, tally)
+
+
+def missing(sandbox):
+    """A command that is not there."""
+    reaping(sandbox)
+    return ["mxq-reap", "--", "/nonexistent/command"]
+
+
+def reaper_killed_at_an_exec(judged, status):
+    """Whoever writes the outcome knows that it is one of the exec."""
+    expect(status, 127, 125)
+    if judged.state is not None:
+        assert (judged.record["exit"], judged.record["reason"]) == (127, "exec") and judged.record["error"]
+
+
+@pytest.mark.quick
+def test_kill_of_the_reaper_of_what_cannot_be_executed(tally):
+    kill_each(missing, "reaper", ("fsync", "rename"), reaper_killed_at_an_exec, tally)
 
 
 @pytest.mark.parametrize("workload", [reaping, reaping_afresh])
@@ -275,37 +294,17 @@ def test_power_loss_after_an_error(call, tmp_path, tally):
 
 # --- errors -----------------------------------------------------------------------
 
-# Errors of a disk that is full, broken, read-only, or on another host. They are believed of calls on it only.
-DISK = {
-    "EIO": "openat write fsync rename ftruncate lseek fallocate unlink close mkdir chmod newfstatat chdir execve",
-    "ENOSPC": "openat write fsync rename fallocate close mkdir",
-    "EDQUOT": "openat write fsync rename fallocate close mkdir",
-    "ESTALE": "openat write fsync rename ftruncate fallocate newfstatat chdir",
-    "EROFS": "openat rename fallocate unlink mkdir chmod", "EACCES": "openat rename unlink mkdir chdir execve",
-}
-# Errors of a kernel that has no room for one more of something, or was interrupted.
-ROOM = {
-    "EMFILE": "openat pipe2 memfd_create pidfd_open", "ENFILE": "openat pipe2 memfd_create", "EAGAIN": "clone",
-    "ENOMEM": "clone openat", "EINTR": "openat write fsync fallocate read waitid wait4 rt_sigtimedwait",
-}
 GIVES_UP = "trying until it can be written"
 
 
 def fail_each(role, errno, sticky, tally, workload=reaping):
     """Have each call of a process fail for which this error makes sense, and judge what comes of it."""
-    def make(call, n, role):
-        return strace.fail(call, n, errno, sticky, role)
-
-    called = {name for name, _n in strace.numbered_calls(workload, role)}
-    names = [name for name in (DISK.get(errno) or ROOM[errno]).split() if name in called]
     failures = []
-    for point in strace.crashpoints(workload, make, role=role, names=names):
+    for point in error_points(workload, role, errno, sticky):
         with point.strike(failures) as traced:
             deaf = sticky and point.faults[0].call == "write"       # of the words on stderr, too
             finish(traced, deaf)
-            struck = [call for call in traced.calls(role) if call.injected]
-            anywhere = errno in ROOM and (errno, point.faults[0].call) != ("EINTR", "openat")
-            if anywhere or any(str(traced.sandbox.path) in path for call in struck[:1] for path in call.paths):
+            if is_meant(traced, point):
                 judge_error(Judge(traced), traced.returncode, sticky and errno in DISK, deaf)
         tally["error"] += point.fired[0]
     report(failures)

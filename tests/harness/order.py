@@ -99,3 +99,15 @@ def early_unlinks(calls, folder, database):
             found += ["%s, but not synced: %s" % (call, owner) for owner in owed]
         dirty.see(call)
     return found
+
+
+def early_words(calls, database, promise):
+    """Promises (calls that `promise` is true of) while the database owes the disk something; as early_unlinks()."""
+    dirty, found = Dirty(), []
+    for call in succeeded(calls):
+        if promise(call):
+            owed = [owner for path, owner in dirty.files.items()
+                    if path.startswith(database) and not path.endswith("-shm")]
+            found += ["%s, but not synced: %s" % (call, owner) for owner in owed]
+        dirty.see(call)
+    return found

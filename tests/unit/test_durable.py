@@ -69,6 +69,28 @@ def test_room_that_was_reserved_takes_the_record_and_its_name_is_gone(tmp_path):
     assert os.listdir(tmp_path) == ["run.json"]
 
 
+def test_after_a_failed_fsync_a_fresh_file_is_written(tmp_path, monkeypatch):
+    """The kernel reports a page that was lost once: a second fsync of the same file may lie (fsync(2))."""
+    reservation = durable.Reservation(str(tmp_path / ".room"), 1000)
+    kept, failed, synced, fsync = os.dup(reservation.fd), [], [], os.fsync
+
+    def fail_once(fd):
+        if not failed:
+            failed.append(os.fstat(fd).st_ino)
+            raise OSError(errno.EIO, "Input/output error")
+        synced.append(os.fstat(fd).st_ino)
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", fail_once)
+    with pytest.raises(OSError):
+        reservation.publish(str(tmp_path / "file"), b"outcome")
+    reservation.publish(str(tmp_path / "file"), b"outcome")
+    monkeypatch.undo()
+    assert failed == [os.fstat(kept).st_ino] and failed[0] not in synced
+    assert (tmp_path / "file").read_bytes() == b"outcome" and os.listdir(tmp_path) == ["file"]
+    os.close(kept)
+
+
 def test_room_that_was_taken_away_is_done_without(tmp_path):
     room = durable.Reservation(str(tmp_path / ".run"), 1000)
     (tmp_path / ".run").unlink()
