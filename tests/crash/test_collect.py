@@ -282,3 +282,43 @@ def test_freeze_at_each_call_and_run_a_rival(workload, tally):
         tally["freeze"] += point.fired[0]
     report(failures)
     assert tally["freeze"] > 10
+
+# --- what the mutations need --------------------------------------------------------
+
+@pytest.mark.quick
+def test_what_is_put_aside_is_durable_in_both_directories():
+    """The reason is on the disk before the file moves, and both directories before anything else is done."""
+    calls = order.succeeded(strace.record(MIXED, again=False, roles=FRONT))
+    dirty, moves = order.Dirty(), 0
+    for at, call in enumerate(calls):
+        if call.name == "rename" and "/corrupt/" in call.paths[1]:
+            moves += 1
+            assert call.paths[1] + ".reason" not in dirty.files
+            synced = [following.paths[0] for following in calls[at + 1:] if following.name in order.SYNCS][:2]
+            assert {path.rpartition("/")[2] for path in synced} == {"runs", "corrupt"}, synced
+        dirty.see(call)
+    assert moves == 2
+
+
+@pytest.mark.quick
+def test_a_file_that_is_replaced_meanwhile_stays():
+    """`lost` is being committed when the true outcome comes."""
+    def prepare(sandbox):
+        records.put(records.make_spool(sandbox.spool), records.make_ended(WRAPPER, status=None, adopted=True))
+        return ["mxq-collect"]
+
+    replaced = 0
+    for point in strace.crashpoints(prepare, strace.freeze_after, names=("fdatasync",), roles=FRONT):
+        with point.strike() as traced:
+            traced.wait_for(lambda: traced.frozen("front") or traced.ended())
+            if traced.frozen("front"):
+                replaced += (traced.sandbox.runs / (WRAPPER + ".json")).exists()
+                records.put(traced.sandbox.runs, records.make_ended(WRAPPER, status=768, adopted=True))
+                traced.thaw("front")
+                traced.end()
+                assert traced.returncode == 0, traced
+                traced.sandbox.run("mxq-collect", check=True)
+                oracle.check(traced.sandbox, {WRAPPER: 768})
+            else:
+                traced.end()
+    assert replaced > 2
