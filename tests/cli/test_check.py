@@ -274,6 +274,7 @@ def test_it_works_where_nothing_can_be_written(sandbox):
     assert [json.loads(line) for line in done.stdout.splitlines()] == wanted and len(wanted) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.timeout_s(300)
 def test_no_false_alarm_while_jobs_run_start_and_end(sandbox):
     submit(sandbox, "true")

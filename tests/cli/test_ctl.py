@@ -258,11 +258,11 @@ def test_a_run_whose_front_took_over_is_killed(sandbox):
 
 
 def test_a_reaper_that_dies_meanwhile_is_followed_by_its_front(sandbox):
-    spawn_ready(sandbox, "mxq-reap", IGNORE)
+    sandbox.spawn("mxq-reap", "sh", "-c", "trap 'touch told' TERM; touch ready; while :; do sleep 0.05; done")
+    wait_for((sandbox.work / "ready").exists)
     entry = sandbox.record()
-    os.kill(entry["reaper"]["pid"], signal.SIGSTOP)        # so that it does not act on what it is sent
     killer = sandbox.spawn("mxq-ctl", "kill", "--grace", "1s", entry["run"])
-    wait_for(lambda: int(status_field(entry["reaper"]["pid"], "ShdPnd"), 16), what="a pending signal")
+    wait_for((sandbox.work / "told").exists)
     os.kill(entry["reaper"]["pid"], signal.SIGKILL)
     assert killer.wait(20) == 0, killer.stderr.read()
     assert outcome(sandbox.record()) == (None, signal.SIGKILL, "kill")
@@ -313,7 +313,7 @@ def test_a_run_whose_reaper_died_below_mxq_run_is_killed(sandbox):
 @pytest.mark.needs("strace")
 def test_when_only_the_record_is_missing_no_kill_is_sent(sandbox):
     # Each fsync of the reaper takes its time: MAIN has ended long before its record says so.
-    sandbox.spawn("strace", "-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=1000000",
+    sandbox.spawn("strace", "-f", "-o", "/dev/null", "-e", "trace=fsync", "-e", "inject=fsync:delay_enter=400000",
                   "mxq-reap", "sleep", "1000")
     entry = wait_for(lambda: sandbox.records() and sandbox.record())
     wait_for(lambda: comm(entry["main"]["pid"]) == "sleep")

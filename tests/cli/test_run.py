@@ -359,7 +359,7 @@ def test_a_full_spool_starts_nothing_and_loses_nothing(sandbox):
     assert os.listdir(os.path.join(str(sandbox.mxq_dir), "runners")) == []
 
 
-@pytest.mark.parametrize("count", range(6, 20))
+@pytest.mark.parametrize("count", range(6, 16))
 def test_with_too_few_descriptors_each_job_runs_or_waits_again(sandbox, count):
     for _ in range(3):
         submit(sandbox, "true")
@@ -367,7 +367,7 @@ def test_with_too_few_descriptors_each_job_runs_or_waits_again(sandbox, count):
     each_ran_or_waits(sandbox, done, [])
 
 
-@pytest.mark.parametrize("count", range(1, 9))
+@pytest.mark.parametrize("count", range(2, 8))
 def test_with_too_few_processes_each_job_runs_or_waits_again(sandbox, count):
     user = as_ordinary_user(sandbox)
     if not user:

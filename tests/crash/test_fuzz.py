@@ -104,7 +104,7 @@ def accepted(run, data):
     return entry
 
 
-@pytest.mark.parametrize("seed", [pytest.param(0, marks=pytest.mark.quick), 1, 2])
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_spoilt_records_are_put_aside_or_do_no_harm(seed, sandbox, tally):
     """What passes the check can be committed, listed, shown, told and waited for; the rest is put aside."""
     chance = random.Random(seed)
@@ -206,7 +206,6 @@ def arguments(chance, options):
     return [word for word in words if "\0" not in word]
 
 
-@pytest.mark.quick
 @pytest.mark.parametrize("command", COMMANDS)
 def test_senseless_options_are_refused_in_one_line(command, sandbox, tally):
     """And whatever is accepted does what it can, or says in the same way why not."""
@@ -376,7 +375,6 @@ def test_an_index_that_leads_to_another_row(sandbox):
     assert accepted(NEW, (sandbox.runs / (NEW + ".json")).read_bytes())["status"] == STATUS
 
 
-@pytest.mark.quick
 def test_a_queue_with_a_few_damaged_pages(sandbox, tally):
     overwrite(range(8), 2, 2, sandbox, tally)
 

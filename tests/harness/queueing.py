@@ -35,8 +35,10 @@ def write_record(sandbox, entry):
     for folder in (sandbox.mxq_dir, sandbox.spool):
         folder.chmod(0o700)
     path = sandbox.runs / (entry["run"] + ".json")
-    path.write_text(json.dumps(entry) + "\n", "utf-8")
-    path.chmod(0o600)
+    new = sandbox.spool / "new"
+    new.write_text(json.dumps(entry) + "\n", "utf-8")
+    new.chmod(0o600)
+    new.rename(path)        # whole, as a collector may be waiting for it
 
 
 def wait_until_ended(sandbox, run):

@@ -51,6 +51,7 @@ def test_the_version_of_the_package_is_that_of_the_program():
 
 
 @TOOLS
+@pytest.mark.slow
 def test_the_package_has_what_is_installed_otherwise(package, tmp_path):
     """Only the list of make uninstall, byte code (made at installation) and the license are not in it."""
     make("install", "PREFIX=/usr", "DESTDIR=%s" % tmp_path)

@@ -36,7 +36,7 @@ def make_venv(folder):
     return folder
 
 
-@pytest.fixture(scope="module", params=["make", "pip"])
+@pytest.fixture(scope="module", params=["make", pytest.param("pip", marks=pytest.mark.slow)])
 def prefix(request, tmp_path_factory):
     """A prefix with characters that sed and make take for theirs, made by make under a tight umask; and a venv."""
     folder = tmp_path_factory.mktemp("installed")
@@ -142,6 +142,7 @@ def test_uninstall_removes_what_was_installed_and_nothing_else(tmp_path):
     assert list_tree(tmp_path) == before
 
 
+@pytest.mark.slow
 def test_pip_uninstall_removes_what_was_installed(tmp_path):
     venv = make_venv(tmp_path / "venv")
 
