@@ -5,6 +5,7 @@ needed. Elsewhere numbers are plain ints and come from here.
 """
 
 import os
+import time
 
 try:
     import _signal
@@ -22,6 +23,7 @@ _SI_KERNEL = 0x80               # siginfo: sent by the kernel (sigaction(2))
 _LIBC_OWN = (32, 33)            # the C library neither blocks nor catches them for anybody (nptl(7))
 _FAULTS = tuple(int(getattr(_signal, "SIG" + name)) for name in "SEGV BUS FPE ILL TRAP SYS".split())
 # All that can be blocked and waited for. Faults are not: blocked, they would kill without a trace of where.
+_before = None                  # what wait() returned last
 CATCHABLE = [n for n in range(1, _LAST + 1) if n not in (KILL, STOP) + _LIBC_OWN + _FAULTS]
 
 
@@ -59,8 +61,18 @@ def wait(numbers, timeout_s=None):
     XFSZ, and neither is anybody's message to the job. Without a limit it is asked again every day: the C call has
     no "for ever".
     """
-    info = _signal.sigtimedwait(numbers, 86400 if timeout_s is None else max(0, min(timeout_s, 86400)))
-    return None if info is not None and info.si_pid == os.getpid() else info
+    global _before
+    limit_s = 86400 if timeout_s is None else max(0, min(timeout_s, 86400))
+    until_s = time.monotonic() + limit_s
+    info = _signal.sigtimedwait(numbers, limit_s)
+    if info is None or info.si_pid == os.getpid():
+        return None
+    # Stopped while it waited, and continued when the time had gone by, Python (signalmodule.c, seen in 3.11) gives what
+    # happens to be on the stack: no signal at all, or the one before once more.
+    if info.si_signo not in numbers or (info == _before and limit_s and time.monotonic() >= until_s):
+        return None
+    _before = info
+    return info
 
 
 def is_from_terminal(info):

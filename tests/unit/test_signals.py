@@ -26,6 +26,32 @@ def test_all_is_waited_for_but_faults_kill_stop_and_what_the_c_library_keeps():
     assert set(signals.CATCHABLE) == set(range(1, signal.NSIG)) - never
 
 
+def test_a_process_that_is_stopped_while_it_waits_gets_no_signal_that_nobody_sent(sandbox):
+    """Continued when the time had gone by: Python's sigtimedwait gives what is on the stack then."""
+    done = run_snippet(sandbox, """
+        import os, time
+        from mxqlib import signals
+
+        signals.block([signals.USR1, signals.USR2])
+        waiter, (told, tells) = os.getpid(), os.pipe()
+        if os.fork() == 0:
+            os.read(told, 1)
+            os.kill(waiter, signals.USR1)
+            os.read(told, 1)
+            time.sleep(0.1)
+            os.kill(waiter, signals.STOP)
+            time.sleep(0.6)
+            os.kill(waiter, signals.CONT)
+            os._exit(0)
+        os.write(tells, b"x")
+        print(signals.wait([signals.USR1], 10).si_signo == signals.USR1)
+        os.write(tells, b"x")
+        print(signals.wait([signals.USR1], 0.3))
+        print(signals.wait([signals.USR1], 0))
+    """)
+    assert done.stdout.split() == ["True", "None", "None"], done
+
+
 def test_a_signal_of_somebody_else_is_taken_and_one_of_our_own_doing_is_not(sandbox):
     done = run_snippet(sandbox, """
         from mxqlib import signals
