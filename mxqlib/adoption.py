@@ -7,7 +7,6 @@ the lock of the one adoption per host goes: no second one meets a run half adopt
 """
 
 import os
-import time
 
 from mxqlib import census, durable, exits, kin, lock, outcome, place, process, record, signals, watcher
 from mxqlib.cli import error, reason, report, step, warn
@@ -15,7 +14,6 @@ from mxqlib.intake import BATCH, Intake
 from mxqlib.rollcall import ATTACHED, FORSAKEN, GONE, ORPHAN, REBOOTED, UNCLEAR, RollCall
 
 LOCK = "mxq-adopt.lock"
-_STALE_S = 86400            # nobody writes one file that long
 _AT_ONCE = 250              # watchers that are forked together: each needs descriptors here until it has its own
 _FINAL = ("finished", "failed", "killed")
 
@@ -364,27 +362,14 @@ class Adoption:
 
     def sweep(self):
         """Remove rooms, temporary files and locks of those who died."""
-        if not self.dry and self.has_queue and self.knows_queue:
+        if self.dry:
+            return
+        if self.has_queue and self.knows_queue:
             used = {name for _, name, _ in self.active.values()}
             for name in os.listdir(self.runners):
                 # "mxq-run.PID.lock", and "PID.START.N.lock" of a claim that was never committed, or that is over.
                 if name.endswith(".lock") and (name[:1].isdigit() or name.startswith("mxq-run.")) and name not in used:
                     durable.clear(os.path.join(self.runners, name))
-        shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
-        for name in self.roll.hidden:
-            run, is_temporary = self.spool.owner_of_hidden(name)
-            path = os.path.join(self.spool.runs, name)
-            if run is None or (not is_temporary and os.path.lexists(self.spool.record_path(run))):
-                continue
-            # On a network file system locks of others may not reach us.
-            if self.dry or (shared and not _is_stale(path)):
-                continue
+        for path in self.roll.iter_left():
             if durable.clear(path):
-                step("runs/%s removed: nobody writes it" % name)
-
-
-def _is_stale(path):
-    try:
-        return time.time() - os.stat(path).st_mtime > _STALE_S
-    except OSError:
-        return False
+                step("runs/%s removed: nobody writes it" % os.path.basename(path))

@@ -13,9 +13,8 @@ from mxqlib.cli import Failure, reason
 from mxqlib.jobqueue import due, jobs, outcomes, read_queue, roster
 from mxqlib.rollcall import GONE, ORPHAN, REBOOTED, UNCLEAR, RollCall
 
-OLD_S = 900             # what mxq-collect should have done by then: cron calls it every minute
+_OLD_S = 900            # what mxq-collect should have done by then: cron calls it every minute
 _PAUSES_S = (0.2, 0.5)
-_STALE_S = 86400        # as mxq-adopt has it, for file systems where locks of other hosts may not reach us
 _ENDED = ("finished", "failed", "killed", "lost")
 
 
@@ -141,7 +140,7 @@ class Look:
             if not name.endswith(".reason"):
                 self._note(("corrupt", name), "corrupt/%s was put aside (%s)" % (name, self._why_aside(name)),
                            "nobody looks at it again", "look at it, then remove it and NAME.reason")
-        if roll.oldest_ns is not None and time.time() - roll.oldest_ns / 1e9 > OLD_S:
+        if roll.oldest_ns is not None and time.time() - roll.oldest_ns / 1e9 > _OLD_S:
             self._note(("uncollected",), "%d outcomes in runs/, the oldest since %s" % (
                 roll.ended, clock.iso(roll.oldest_ns / 1e9)[:19] + "Z"),
                        "nobody collects them, and nothing is delivered", "mxq-collect, from cron")
@@ -191,18 +190,10 @@ class Look:
 
     def _look_at_hidden(self):
         """Rooms and temporary files that nobody has locked, and that belong to no record."""
-        shared = durable.is_on_network(self.spool.runs) if self.roll.hidden else False
-        for name in self.roll.hidden:
-            run, is_temporary = self.spool.owner_of_hidden(name)
-            path = os.path.join(self.spool.runs, name)
-            if run is None or durable.is_in_use(path):
-                continue
-            if not is_temporary and os.path.lexists(self.spool.record_path(run)):
-                continue
-            if shared and not _is_older(path, _STALE_S):
-                continue
-            self._note(("hidden", name), "runs/%s is nobody's" % name, "a process died while it wrote",
-                       "mxq-adopt removes it")
+        for path in self.roll.iter_left():
+            if not durable.is_in_use(path) and os.path.lexists(path):       # else it has become a record meanwhile
+                self._note(("hidden", path), "runs/%s is nobody's" % os.path.basename(path),
+                           "a process died while it wrote", "mxq-adopt removes it")
 
     # ---- queue ----
 
@@ -267,8 +258,8 @@ class Look:
             if roster.owes(self.queue):
                 self._note(("unmarked",), "%s-owed has gone, but something is owed" % self.path, "nobody looks for it",
                            "mxq-collect --retry")
-        elif _is_older(self.path + "-owed", OLD_S):
-            for first in due.overdue(self.queue, time.time() - OLD_S):
+        elif _is_older(self.path + "-owed", _OLD_S):
+            for first in due.overdue(self.queue, time.time() - _OLD_S):
                 self._note(("owed", first.sink), "%s: not delivered to %s %s" % (first.event, first.sink, first.target),
                            "nobody delivers; it could have been since %s" % first.date[:19] + "Z",
                            "mxq-collect, from cron")

@@ -18,6 +18,7 @@ FORSAKEN = "forsaken"       # of a host that is dead, says the operator
 UNCLEAR = "unclear"         # cannot be judged by these references alone
 
 _PATIENCE_S = 1.0           # in one roll call: for what changes by itself in a moment
+_STALE_S = 86400            # nobody writes one file that long
 
 
 class Found:
@@ -52,6 +53,20 @@ class RollCall:
                 self.hidden.append(name)
                 continue
             self._call(name, wanted)
+
+    def iter_left(self):
+        """Paths of the hidden files that belong to no record; whoever writes one now has locked it (see durable).
+
+        On a network file system locks of others may not reach us: there a file must be old, too.
+        """
+        shared = durable.is_on_network(self.spool.runs) if self.hidden else False
+        for name in self.hidden:
+            run, is_temporary = self.spool.owner_of_hidden(name)
+            path = os.path.join(self.spool.runs, name)
+            if run is None or (not is_temporary and os.path.lexists(self.spool.record_path(run))):
+                continue            # none of ours, or the room for the outcome of a run
+            if not shared or _is_stale(path):
+                yield path
 
     def call(self, name):
         """The Founds (one or none) of a file that came late."""
@@ -146,3 +161,10 @@ def _judge(entry, hosts):
     if main in (census.LIVING, census.ENDED):
         return UNCLEAR if census.EARLIER in words else ORPHAN
     return REBOOTED if census.EARLIER in words + [main] else GONE
+
+
+def _is_stale(path):
+    try:
+        return time.time() - os.stat(path).st_mtime > _STALE_S
+    except OSError:
+        return False
