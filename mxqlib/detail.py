@@ -3,11 +3,12 @@
 import json
 import time
 
-from mxqlib import clock, exits, listing, record, signals, table, units
+from mxqlib import clock, exits, listing, outbox, record, signals, table, units
 from mxqlib.cli import error, printable
 from mxqlib.jobqueue import lookup, oblivion, roster
 
-EVENTS = {0: "submitted", 1: "executing", 4: "evicted", 5: "terminated", 9: "aborted", 12: "held", 13: "released"}
+EVENTS = {outbox.SUBMIT: "submitted", outbox.EXECUTE: "executing", outbox.EVICTED: "evicted",
+          outbox.TERMINATED: "terminated", outbox.ABORTED: "aborted", outbox.HELD: "held", outbox.RELEASED: "released"}
 _REFERENCES = ("reaper", "front", "main")
 
 

@@ -47,12 +47,12 @@ EXITS = (exits.OK, exits.NO, exits.USAGE, exits.UNAVAILABLE, exits.BUG, exits.CA
 def main(argv):
     """Show what the options ask for."""
     values, operands = cli.parse(OPTIONS, argv, USAGE, TEXT)
-    _check(values, operands)
+    _check_options(values, operands)
     if 1 in cli.were_closed:
         raise Failure(exits.IOERR, "cannot write: standard output is closed")
     base = place.base(values.d)
     if values.check:
-        return _check_all(base, values.json)
+        return _show_findings(base, values.json)
     where = Spool(place.spool(base))
     records = listing.read_spool(where) if where.exists() and not values.owed else []
     queue = read_queue(place.queue(base))
@@ -67,7 +67,7 @@ def main(argv):
         queue.close()
 
 
-def _check(values, operands):
+def _check_options(values, operands):
     if operands:
         raise Failure(exits.USAGE, "no operands are taken: %s (a job is shown with -l)" % operands[0])
     shapes = [name for name, given in (("-l", values.l), ("--events", values.events), ("--owed", values.owed),
@@ -81,7 +81,7 @@ def _check(values, operands):
         raise Failure(exits.USAGE, "options contradict each other: %s and -s, -g or -N" % shapes[0])
 
 
-def _check_all(base, as_json):
+def _show_findings(base, as_json):
     """Write what is wrong to standard output, one finding a line. Returns the exit status."""
     from mxqlib import check
     found, out = check.check(base), sys.stdout.buffer
@@ -99,7 +99,7 @@ def _show(values, queue, records):
     if values.l:
         return detail.show(out, queue, records, values.l, values.json)
     if values.report is not None:
-        return _report(values, queue, records)
+        return _write_report(values, queue, records)
     columns, rows = _rows(values, queue, records)
     if queue is not None and queue.readers_delay_writers():
         rows = list(rows)       # a pager that stands still must not hold the queue's lock
@@ -114,7 +114,8 @@ def _show(values, queue, records):
     return exits.OK
 
 
-def _report(values, queue, records):
+def _write_report(values, queue, records):
+    """Write the page to the file that --report names. Returns the exit status."""
     from mxqlib import durable, report
     choice = _choice(values)
     which = "The jobs that were chosen." if choice.most_over is None else \

@@ -65,7 +65,7 @@ class Report:
     def __init__(self, queue, records, rows, choice, base):
         self.choice, self.base, self.now_s = choice, base, time.time()
         self.states, self.runs, self.failures = dict.fromkeys(listing.ORDER, 0), 0, []
-        self.timeline = timeline.Timeline(self.now_s)
+        self.timeline = timeline.Timeline()
         self._longest, self._largest = [], []
         of_job = listing.by_job(queue, records)
         for row in rows:
@@ -169,7 +169,8 @@ class Report:
             said.append("started %s" % detail.local_date(row["date_start"]))
         if row["real"] is not None:
             said.append("ran %s" % _time(row["real"]))
-        said += [str(entry[name]) for name in ("error",) if entry.get(name)]
+        if entry.get("error"):
+            said.append(entry["error"])
         return ("<article class=\"%s\"><h3>%s: %s</h3>\n<p><code>%s</code></p>\n<p class=\"soft\">%s</p>%s</article>\n"
                 % (row["state"], text(row["name"]), text(_ending(row)), text(_command(row)), text(", ".join(said)),
                    "".join(map(self._output, _files(entry)))))

@@ -22,8 +22,8 @@ class Timeline:
     """Bars, and where each goes: to the rows of its CPUs, or, when it was not given any, to the first row of its host
     that is free."""
 
-    def __init__(self, now_s):
-        self.now_s, self.bars = now_s, []
+    def __init__(self):
+        self.bars = []
 
     def add(self, host, cpus, start_s, end_s, state, title):
         """Add a Bar."""

@@ -157,12 +157,6 @@ def retry(queue):
     return changed
 
 
-def is_any_due(queue, now_s, sinks=FILES + COMMANDS):
-    """True when a delivery to one of `sinks` could be made now."""
-    return any(next(targets(queue, sink, now_s), None) is not None if sink in FILES
-               else next_command(queue, sink, now_s) is not None for sink in sinks)
-
-
 def overdue(queue, since_s):
     """The Dues that head the line of their target or sink, and could have been delivered since `since_s`."""
     first = [each for sink in FILES for target in targets(queue, sink, since_s) if (sink, target) != ("record", "-")

@@ -181,7 +181,7 @@ def test_marks_are_round_and_few(span_s):
 
 
 def test_rows():
-    line = timeline.Timeline(100)
+    line = timeline.Timeline()
     for cpus, start_s, end_s in (([1], 0, 5), ([0, 1], 5, 9), (None, 0, 4), (None, 2, 6), (None, 4, 9)):
         line.add("h", cpus, start_s, end_s, "finished", "t")
     assert [(label, [(bar.start_s, bar.end_s) for bar in bars]) for label, bars in line.rows()] == [
