@@ -167,16 +167,18 @@ def _be_main(held):
 
 def _open_gate(attempt, reaper, gate):
     """Write the running record and, once it is durable, let MAIN run. False when nothing was started."""
+    what = "write the record to %s" % attempt.spool.runs
     try:
         attempt.spool.put(attempt.entry)
+        if attempt.lock is not None:
+            what = "remove the lock %s" % attempt.lock.name
+            attempt.lock.drop()         # one that is there and free says that the gate was not opened
     except OSError as failure:
         os.close(gate)
         child.reap(reaper.main)
         withdraw(attempt.spool, attempt.entry["run"], os.getpid())
-        _fail(reaper.tell, "cannot write the record to %s: %s" % (attempt.spool.runs, reason(failure)))
+        _fail(reaper.tell, "cannot %s: %s" % (what, reason(failure)))
         return False
-    if attempt.lock is not None:
-        attempt.lock.let_go()
     status = child.look_at(reaper.main)     # that MAIN was stopped is left for supervise() to see and to relay
     if status is not None:
         # A signal to the front was passed on to MAIN before the gate opened.

@@ -298,7 +298,7 @@ def _work(link, told, spool_path, base):
         held = []
         status = steps.go_through(reaper, lambda kept: None, opened=lambda: held.append(_hold(attempt)))
         os.close(attempt.report)
-        if status != 0 or reaper.survivors or not held or not _may_go_on(held[0]):
+        if status != 0 or reaper.survivors or held[0] is None or not _may_go_on(held[0]):
             return status
 
 
@@ -322,8 +322,11 @@ def _receive(link, spool, base):
 
 
 def _hold(attempt):
-    # The running record itself, before the outcome takes its name.
-    return os.open(attempt.spool.record_path(attempt.entry["run"]), os.O_RDONLY | os.O_CLOEXEC)
+    # The running record itself, before the outcome takes its name. The job runs: without it there is no next run.
+    try:
+        return os.open(attempt.spool.record_path(attempt.entry["run"]), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
 
 
 def _may_go_on(held):

@@ -21,6 +21,14 @@ class Lock:
         durable.discard(os.path.join(self.folder, self.name))
         os.close(self.fd)
 
+    def drop(self):
+        """As let_go(), but the lock is kept when the file cannot be removed. Raises OSError."""
+        try:
+            os.unlink(os.path.join(self.folder, self.name))
+        except FileNotFoundError:
+            pass
+        os.close(self.fd)
+
     def write(self, data):
         """Put `data` (bytes) into the file, for others to read."""
         os.ftruncate(self.fd, 0)

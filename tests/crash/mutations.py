@@ -76,6 +76,9 @@ MUTATIONS = (
              "    try:\n        attempt.spool.put(attempt.entry)\n",
              "    try:\n        if attempt.lock is not None:\n            attempt.lock.let_go()\n"
              "            attempt.lock = None\n        attempt.spool.put(attempt.entry)\n", CLAIM),
+    Mutation("the gate opens though the claim's lock file could not be removed", "attempt.py",
+             "            attempt.lock.drop() ", "            attempt.lock.let_go() ",
+             "crash/test_run.py::test_a_lock_file_that_cannot_be_removed"),
     Mutation("MAIN leaves the record of a run whose gate closed", "attempt.py",
              "    attempt.launch.refused = lambda: withdraw(attempt.spool, attempt.entry[\"run\"], me)\n", "", CLAIM),
     # ---- how it ended ----
@@ -159,8 +162,9 @@ MUTATIONS = (
              "                _lock(fd, until, stop)\n", "",
              "unit/test_delivery_file.py::test_a_lock_that_is_held_is_waited_for_and_not_for_ever"),
     # ---- exactly once, at least once ----
-    Mutation("an outcome is committed a second time", "jobqueue/outcomes.py", "            if before in _FINAL:\n",
-             "            if False:\n", "unit/test_outcomes.py::test_two_outcomes_of_one_run"),
+    Mutation("an outcome is committed a second time", "jobqueue/outcomes.py",
+             "            if before in record.FINAL:\n", "            if False:\n",
+             "unit/test_outcomes.py::test_two_outcomes_of_one_run"),
     Mutation("an event is told twice", "jobqueue/__init__.py",
              'NEW_EVENT = ("INSERT INTO event (job, attempt, code, n, date, note) VALUES (?, ?, ?, ?, ?, ?)"\n'
              '             " ON CONFLICT DO NOTHING")',

@@ -95,6 +95,7 @@ def recover(traced):
         see_to(traced, ["mxq-ctl", "resume"], ["mxq-run", "-j", "1"], ["mxq-collect"], ["mxq-adopt"])
     else:
         raise AssertionError("the jobs are %s" % states)
+    see_to(traced, ["mxq-adopt"])       # it knows now that nobody needs the lock files
 
 
 def see_to(traced, *commands):
@@ -198,6 +199,17 @@ def test_error_of_its_reaper_at_each_call_once(errno, tally):
     fail_each(ONE, "reaper", errno, False, tally)
 
 
+@pytest.mark.quick
+def test_a_lock_file_that_cannot_be_removed():
+    """One that is there and free says that the gate was not opened, so it is not: nobody may run it a second time."""
+    fault = strace.fail("unlink", 1, "EROFS", role="reaper")
+    with strace.Point(ONE, (fault,), {"roles": ROLES}).strike() as traced:
+        traced.wait_for(traced.ended)
+        traced.wait_for(lambda: not traced.sandbox.pids(), what="the end of everything")
+        assert traced.fired(fault) and words(traced.sandbox) == []
+        judge(traced, ONE)
+
+
 # ---- order ----
 
 @pytest.mark.parametrize("workload", [pytest.param(ONE, marks=pytest.mark.quick, id="leaves"),
@@ -224,7 +236,7 @@ def freeze_each(workload, role, names, tally):
     failures = []
     for point in strace.crashpoints(workload, strace.freeze_after, role=role, names=names, roles=ROLES):
         with point.strike(failures) as traced:
-            traced.wait_for(lambda: traced.frozen(role) or traced.ended())
+            traced.wait_for(lambda: traced.frozen(role) or (traced.ended() and not traced.sandbox.pids()))
             if traced.frozen(role):
                 rival = traced.sandbox.spawn("mxq-run", "-j", "1")
                 try:
