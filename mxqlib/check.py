@@ -239,6 +239,8 @@ class Look:
             self._note(("job", job), "job %d: %s, but no run of it is" % (job, state), "the queue was changed by hand",
                        "put back a copy of it")
         for run, pids in self.census.runs.items():
+            if not record.valid_run(run):
+                continue        # of another queue, or nonsense in the environment of somebody else
             state = outcomes.known_state(self.queue, run, "")[0]
             if state in _ENDED and self._is_without_record(run):
                 self._note(("left", run), "%s: has ended, but of its processes %s %s" % (

@@ -11,7 +11,7 @@ from mxqlib import (child, cli, clock, durable, exits, jobqueue, kill, lock, pla
                     targets, units)
 from mxqlib.cli import Failure, Option, reason
 from mxqlib.intake import Intake
-from mxqlib.jobqueue import jobs, lookup
+from mxqlib.jobqueue import changes, jobs, lookup
 from mxqlib.spool import Spool
 
 USAGE = ("drain [-r REASON] | resume\n"
@@ -352,14 +352,20 @@ def _queued(control, operands):
 
 def retry(control, operands):
     """Jobs that are over wait for their next attempt."""
+    def unfinished(target):
+        with control.queue.reading():
+            return lookup.unfinished(control.queue, target.number)
+
     def done(target, changed):
         if not changed:
             state = control.finder.look(target).job.state
-            control.refuse(exits.UNAVAILABLE, "%s: is %s; only a job that is over can be tried again"
-                           % (target.shown, state))
+            why = "is %s; only a job that is over can be tried again" % state
+            if state in changes.OVER:
+                why = next("waits for job %d, which is %s: mxq-ctl retry %d %d" % (number, cause, number, target.number)
+                           for number, cause in unfinished(target) if cause in changes.OVER)
+            control.refuse(exits.UNAVAILABLE, "%s: %s" % (target.shown, why))
             return
-        with control.queue.reading():
-            blocking = lookup.unfinished(control.queue, target.number)
+        blocking = unfinished(target)
         rest = "".join(", it waits for job %d (%s)" % pair for pair in blocking[:3])
         control.report("%s: queued again as run %d.%d%s; mxq-run starts it when it fits"
                        % (target.shown, target.number, target.job.attempt + 1, rest))

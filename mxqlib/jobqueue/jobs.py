@@ -8,7 +8,7 @@ import itertools
 import json
 
 from mxqlib import clock, outbox, record
-from mxqlib.jobqueue import changes, from_column, to_column
+from mxqlib.jobqueue import changes, from_column, lookup, to_column
 
 # Fields of a job as mxq-sub gives them -> default. Texts may hold any bytes; argv and deliveries are lists.
 FIELDS = {
@@ -236,8 +236,12 @@ def cancel(queue, job, note=None):
 
 
 def retry(queue, job, note=None):
-    """A job that is over waits for its next attempt, on any host, with all its retries."""
-    if _state(queue, job) not in changes.OVER:
+    """A job that is over waits for its next attempt, on any host, with all its retries.
+
+    False when it is not over, or waits for one that is, and did not finish: it would wait for ever.
+    """
+    if _state(queue, job) not in changes.OVER or any(
+            state in changes.OVER for _, state in lookup.unfinished(queue, job)):
         return False
     changes.queue_again(queue, job, note=note)
     after = [row[0] for row in queue.db.execute("SELECT after FROM dependency WHERE job = ?", (job,))]

@@ -152,6 +152,13 @@ def test_what_a_dead_process_left_in_runs(sandbox):
     assert check(sandbox) == []
 
 
+def test_what_others_have_in_their_environment_is_no_trouble(sandbox):
+    submit(sandbox, "true")
+    for nonsense in (b"\xff", b"1.1", b"x of y"):
+        sandbox.spawn("sleep", "60", env={b"MXQ_RUN": nonsense, b"MXQ_DIR": b"/\xfe"})
+    assert check(sandbox) == []
+
+
 def test_a_job_that_a_dead_mxq_run_claimed(sandbox):
     job = submit(sandbox, "true")
     sandbox.run("mxq-collect", check=True)

@@ -585,8 +585,10 @@ def test_retry_names_what_the_job_still_waits_for(sandbox):
     submit(sandbox, "--after", "1", "true")
     sandbox.run("mxq-run", "--wait", check=True)
     assert states(sandbox) == {1: "failed", 2: "cancelled"}
-    assert ctl(sandbox, "retry", "2")[1] == [
-        "2: queued again as run 2.1, it waits for job 1 (failed); mxq-run starts it when it fits"]
+    assert ctl(sandbox, "retry", "2") == (69, [], ["2: waits for job 1, which is failed: mxq-ctl retry 1 2"])
+    assert ctl(sandbox, "retry", "1", "2") == (0, [
+        "1: queued again as run 1.2; mxq-run starts it when it fits",
+        "2: queued again as run 2.1, it waits for job 1 (queued); mxq-run starts it when it fits"], [])
 
 
 # ---- usage ----
