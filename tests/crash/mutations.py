@@ -109,8 +109,6 @@ MUTATIONS = (
              '            self.blame("exec")\n', REAP + "test_kill_of_the_reaper_of_what_cannot_be_executed"),
     Mutation("mxq-run does not believe what a dead reaper had told", "watcher.py",
              '        if "ended" in told.facts:\n', "        if False:\n", MADE_GOOD),
-    Mutation("mxq-run does not see that MAIN found its gate closed", "watcher.py",
-             '            self.unstarted = refused == "G"\n', "", MADE_GOOD),
     Mutation("an outcome that cannot be written is given up", "outcome.py",
              "        if _pause(pause_s, note, attempt.entry[\"run\"], trouble):", "        if True:",
              "cli/test_reap_full.py::test_it_says_so_once_and_goes_on_trying"),

@@ -165,6 +165,30 @@ def test_kill_of_the_reaper_at_each_call_is_made_good_by_mxq_run_that_waits(tall
     kill_each(STAYING, "reaper", EFFECTS, tally)
 
 
+def test_a_gate_that_closes_while_main_is_late(tally):
+    """MAIN is stopped before it comes to its gate; when the reaper dies before it opens that, the job has not run, and
+    mxq-run that waits has not called it lost."""
+    failures = []
+    late = strace.freeze_after("write", 1, role="main")
+    for point in strace.crashpoints(STAYING, strace.kill_before, role="reaper", names=("write",), also=(late,),
+                                    roles=ROLES):
+        with point.strike(failures) as traced:
+            traced.wait_for(lambda: traced.frozen("main") or traced.ended())
+            if traced.frozen("main"):
+                try:
+                    traced.wait_for(lambda: "in its place" in traced.stderr(), 0.3)
+                except AssertionError:
+                    pass                # the reaper lives, as it waits for MAIN, or mxq-run knows enough already
+                traced.thaw("main")
+            traced.wait_for(traced.ended)
+            traced.wait_for(lambda: not traced.sandbox.pids(), what="the end of everything")
+            judge(traced, STAYING)
+        reap_all()
+        tally["kill"] += bool(point.fired and point.fired[0])
+    report(failures)
+    assert tally["kill"]
+
+
 # ---- errors ----
 
 def fail_each(workload, role, errno, sticky, tally):
