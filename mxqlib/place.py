@@ -74,11 +74,17 @@ def check_private(path):
         raise Failure(exits.NOPERM, "%s is a symbolic link: name the directory itself" % path)
     if not stat.S_ISDIR(found.st_mode):
         raise Failure(exits.CANTCREAT, "%s is not a directory" % path)
-    if found.st_uid != os.geteuid():
-        raise Failure(exits.NOPERM, "%s belongs to user %d, not to you" % (path, found.st_uid))
-    if found.st_mode & 0o022:
-        raise Failure(exits.NOPERM, "%s can be written by others: chmod go-w it" % path)
+    check_owner(found, path)
     return True
+
+
+def check_owner(found, what):
+    """Refuse `what`, a name for messages, whose os.stat_result `found` is someone else's, or writable by group or
+    others. Raises Failure."""
+    if found.st_uid != os.geteuid():
+        raise Failure(exits.NOPERM, "%s belongs to user %d, not to you" % (what, found.st_uid))
+    if found.st_mode & 0o022:
+        raise Failure(exits.NOPERM, "%s can be written by others: chmod go-w it" % what)
 
 
 def make_private(path):

@@ -287,10 +287,7 @@ def _check(path):
         raise Failure(exits.NOPERM, "cannot look at %s: %s" % (path, reason(failure))) from None
     if not stat.S_ISREG(found.st_mode):
         raise Failure(exits.UNAVAILABLE, "the queue %s is not a regular file" % path)
-    if found.st_uid != os.geteuid():
-        raise Failure(exits.NOPERM, "the queue %s belongs to user %d, not to you" % (path, found.st_uid))
-    if found.st_mode & 0o022:
-        raise Failure(exits.NOPERM, "the queue %s can be written by others: chmod go-w it" % path)
+    place.check_owner(found, "the queue " + path)
     return True
 
 
