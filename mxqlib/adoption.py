@@ -15,7 +15,6 @@ from mxqlib.rollcall import ATTACHED, FORSAKEN, GONE, ORPHAN, REBOOTED, UNCLEAR,
 
 LOCK = "mxq-adopt.lock"
 _AT_ONCE = 250              # watchers that are forked together: each needs descriptors here until it has its own
-_FINAL = ("finished", "failed", "killed")
 
 
 class Adoption:
@@ -268,7 +267,7 @@ class Adoption:
         left = []
         for found in self.gone:
             host, name, _ = self.active.get(found.run, (None, None, None))
-            if self.known.get(found.run, (None, False))[0] in _FINAL:
+            if self.known.get(found.run, (None, False))[0] in record.FINAL:
                 self.commit.append(found.name)      # what a crash left: the intake removes it
             elif found.word == GONE and host == self.here and self._is_dropped(name):
                 self._withdraw(found)

@@ -15,7 +15,7 @@ from mxqlib.rollcall import GONE, ORPHAN, REBOOTED, UNCLEAR, RollCall
 
 _OLD_S = 900            # what mxq-collect should have done by then: cron calls it every minute
 _PAUSES_S = (0.2, 0.5)
-_ENDED = ("finished", "failed", "killed", "lost")
+_ENDED = record.FINAL + ("lost",)
 
 
 class Finding:

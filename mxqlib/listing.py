@@ -10,7 +10,6 @@ from mxqlib.cli import reason, warn
 from mxqlib.jobqueue import changes, lookup, outcomes, roster
 
 ORDER = ("running", "loaded", "queued", "held") + changes.OVER      # as they are listed
-_FINAL = ("finished", "failed", "killed")
 _OF_THE_RUN = ("run", "attempt", "host", "cpus", "date_start", "stdout", "stderr")
 _OF_THE_JOB = ("name", "group", "priority", "threads", "memory", "runtime", "restart", "date_submit", "argv", "cwd")
 
@@ -64,7 +63,7 @@ def lay_over(queue, records):
     numbered, loose = {}, []
     for entry in records:
         known = lookup.find_run(queue, entry["run"]) if queue is not None else None
-        if known is not None and (known.state in _FINAL or known.state == "lost" == _state(entry)):
+        if known is not None and (known.state in record.FINAL or known.state == "lost" == _state(entry)):
             continue
         number = known.job if known is not None else entry["job"]
         base = numbered.get(number)

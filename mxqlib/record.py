@@ -79,6 +79,10 @@ def _is_counted(text):
     return text.isdigit() and text.isascii() and text[0] != "0" and len(text) < 19
 
 
+# What an outcome may be that no later one changes: a lost run may turn out to have ended otherwise.
+FINAL = ("finished", "failed", "killed")
+
+
 def state_of(record):
     """The job state an ended record tells: finished, failed, killed or lost."""
     if record["reason"] in ("kill", "kill-now", "time", "memory"):

@@ -16,7 +16,6 @@ KNOWN = "known"                 # it says so already
 CONTRADICTION = "contradiction"  # it says something else, for good
 FORGOTTEN = "forgotten"         # it knew this run once, and has dropped its job
 
-_FINAL = ("finished", "failed", "killed")
 _AT_ONCE = 500                  # runs in one question; the least that SQLite ever allowed is 999
 
 
@@ -57,7 +56,7 @@ def foresee(queue, entry):
         found.append((0, outbox.SUBMIT, _date_submit(entry)))
     if entry["date_start"]:
         found.append((attempt, outbox.EXECUTE, entry["date_start"]))
-    if entry["state"] == record.ENDED and not (known and known[1] in _FINAL):
+    if entry["state"] == record.ENDED and not (known and known[1] in record.FINAL):
         state = record.state_of(entry)
         standing = row or (attempt, state, entry.get("restart"), 0)
         code = _code(entry) if _meaning(attempt, state, *standing) is _OVER else outbox.EVICTED
@@ -93,7 +92,7 @@ class Batch:
 
     def _take_running(self, entry, line):
         row = self._known.get(entry["run"])
-        if row is not None and (row[2] in _FINAL or row[2] == "lost" or row[5] == line):
+        if row is not None and (row[2] in record.FINAL or row[2] == "lost" or row[5] == line):
             return KNOWN
         if row is None:
             job, attempt = self._find_job(entry, "running", None)[0], entry["attempt"]
@@ -118,7 +117,7 @@ class Batch:
             self._add_run(job, entry, state, line)
         else:
             job, attempt, before = row[:3]
-            if before in _FINAL:
+            if before in record.FINAL:
                 return KNOWN if row[3:5] == (entry["status"], entry["reason"]) else CONTRADICTION
             if before == state:
                 return KNOWN        # lost, and nothing better is known now
