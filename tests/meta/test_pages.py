@@ -3,6 +3,7 @@
 import importlib
 import re
 import shutil
+import subprocess
 
 import pytest
 
@@ -57,6 +58,19 @@ def options_of_help(text):
         takes = bool(re.search(r" [^-]", spelled.replace(", ", "")))
         found.update({name: takes for name in re.findall(r"(?:^| )(--?[A-Za-z0-9][\w-]*)", spelled)})
     return found
+
+
+def render(page):
+    """(text without attributes, complaints) of groff at a terminal of 80 columns."""
+    argv = ["groff", "-K", "utf-8", "-mdoc", "-Tutf8", "-rLL=80n", "-P-cbou"]
+    done = subprocess.run(argv, input=page, stdout=subprocess.PIPE, stderr=subprocess.PIPE, encoding="utf-8",
+                          check=True)
+    return done.stdout, done.stderr
+
+
+def without_literal(page):
+    """A page without what is shown as it is typed, however long."""
+    return re.sub(r"(?ms)^\.Bd -literal.*?^\.Ed\n|^\.Dl [^\n]*\n", "", page)
 
 
 def test_every_command_has_a_page_and_every_page_a_command():
@@ -122,6 +136,27 @@ def test_references_to_our_pages_lead_somewhere(name):
 def test_a_command_is_shown_with_its_quotes(name):
     # At the start of a word of a macro line a quote is roff's own (mdoc(7)) and not printed.
     assert not re.findall(r'(?m)^\.Dl .* "', read_page(name))
+
+
+@pytest.mark.needs("groff")
+@pytest.mark.parametrize("name", sorted(PAGES))
+def test_a_page_fits_a_terminal(name):
+    """groff has nothing to say, and breaks every line at 80 columns; mandoc -T lint does not see either."""
+    page = read_page(name)
+    assert render(page)[1] == ""
+    text, _ = render(without_literal(page))
+    assert len(text.splitlines()) > 50
+    assert [line for line in text.splitlines() if len(line) > 80] == []
+
+
+@pytest.mark.needs("groff")
+def test_a_table_wider_than_a_terminal_is_found():
+    page = ".Dd May 1, 2026\n.Dt T 1\n.Os\n.Sh NAME\n.Nm t\n.Nd t\n%s"
+    table = ".Bl -column %s\n.It a Ta b Ta some words\n.El\n" % " ".join(['"%s"' % ("x" * 40)] * 3)
+    assert "can't break line" in render(page % table)[1]
+    wide = ".Bd -literal\n%s\n.Ed\n" % ("x" * 90)
+    assert max(map(len, render(page % wide)[0].splitlines())) > 80
+    assert max(map(len, render(without_literal(page % wide))[0].splitlines())) <= 80
 
 
 @pytest.mark.parametrize("name", sorted(PAGES))
