@@ -91,7 +91,7 @@ def go_through(reaper, let_go, extra=None, opened=lambda: None):
     run, what = attempt.entry["run"], "reserve room for the record in %s" % attempt.spool.runs
     try:
         _make_log(attempt)
-        reservation = attempt.spool.reserve(run, len(record.encode(attempt.entry)) + _REFERENCES_B)
+        reservation = attempt.spool.reserve_first(run, len(record.encode(attempt.entry)) + _REFERENCES_B)
         what = "start a process for the job"
         gate = _fork_main(attempt, reaper, reservation)
     except OSError as failure:          # a MAIN that was forked finds its gate closed when we exit

@@ -59,8 +59,19 @@ class Spool:
             return None
 
     def reserve(self, run, running_b):
-        """Allocate room for the final record of `run`, whose running record has `running_b` bytes."""
+        """Allocate room for the final record of `run`, whose running record has `running_b` bytes. Raises OSError."""
         return durable.Reservation(self.embryo_path(run), running_b + EXTRA_B)
+
+    def reserve_first(self, run, running_b):
+        """As reserve(), for a run that is to be started; FileExistsError when there is a record of it.
+
+        Two queues that share a spool number alike, and the outcome of the one would replace that of the other.
+        """
+        room = self.reserve(run, running_b)
+        if os.path.lexists(self.record_path(run)):
+            room.drop()
+            raise FileExistsError(errno.EEXIST, "runs/%s.json is there already; do two queues share this spool?" % run)
+        return room
 
     def finished_embryo(self, run):
         """The outcome in the room of `run`, when its reaper had written it and died before it had a name; else None."""

@@ -88,4 +88,4 @@ def live_jobs(queue, group=None, states=changes.LIVE):
 def unfinished(queue, number):
     """The (number, state) of each job that job `number` waits for and that has not finished."""
     return queue.db.execute("SELECT p.job, p.state FROM dependency AS d JOIN job AS p ON p.job = d.after"
-                            " WHERE d.job = ? AND p.state <> 'finished' ORDER BY p.job", (number,)).fetchall()
+                            " WHERE d.job = ? AND p.state <> 'finished' ORDER BY d.after", (number,)).fetchall()

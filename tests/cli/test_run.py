@@ -423,6 +423,24 @@ def test_a_run_whose_record_was_damaged_or_removed_keeps_its_place(sandbox, harm
     sandbox.kill_all()
 
 
+def test_two_queues_that_share_a_spool_lose_no_outcome(sandbox):
+    """Both number from 1: the later run of a number is not started, rather than to replace the record of the first."""
+    spool, dirs = str(sandbox.path / "shared"), [str(sandbox.path / name) for name in ("one", "two")]
+    for where, status in zip(dirs, ("3", "4")):
+        env = {"MXQ_DIR": where, "MXQ_SPOOL": spool}
+        sandbox.run("mxq-sub", "--", "sh", "-c", "exit " + status, env=env, check=True)
+    for where in dirs:
+        done = sandbox.run("mxq-run", env={"MXQ_DIR": where, "MXQ_SPOOL": spool})
+        sandbox.wait_for(lambda: not sandbox.pids())
+    assert done.returncode == 74
+    assert "runs/1.1.json is there already; do two queues share this spool?" in done.stderr
+    listed = [json.loads(sandbox.run("mxq-ls", "--json", env={"MXQ_DIR": where, "MXQ_SPOOL": str(sandbox.path / "no")},
+                                     check=True).stdout)["state"] for where in dirs]
+    assert listed == ["loaded", "queued"]
+    sandbox.run("mxq-collect", env={"MXQ_DIR": dirs[0], "MXQ_SPOOL": spool}, check=True)
+    assert json.loads(sandbox.run("mxq-ls", "--json", env={"MXQ_DIR": dirs[0]}, check=True).stdout)["exit"] == 3
+
+
 def test_bad_options(sandbox):
     for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
         done = sandbox.run("mxq-run", *words)
