@@ -21,10 +21,9 @@ def deliveries_of(queue, job):
 
 
 def end_job(queue, job, state, date, note=None):
-    """The job is over; those that wait for it may start, or never will. Its event is the caller's."""
+    """The job is over. Its event is the caller's, and after that those that wait for it: see tell_dependents()."""
     queue.db.execute("UPDATE job SET state = ?, date_end = ?, note = ? WHERE job = ?",
                      (state, date, to_column(note), job))
-    tell_dependents(queue, job, state)
 
 
 def tell_dependents(queue, job, state):

@@ -128,8 +128,11 @@ class Batch:
                  entry["status"], entry["reason"], line, entry["run"]))
         self._note_start(job, attempt, entry)
         # A job that was made as it ended has nobody who waits for it, and nothing follows.
-        code = _code(entry) if made and state != "lost" else _conclude(self.queue, job, attempt, state, entry)
+        alone = made and state != "lost"
+        code = _code(entry) if alone else _conclude(self.queue, job, attempt, state, entry)
         self.queue.add_event(job, attempt, code, _date(entry), None, state, entry.get("deliveries"))
+        if not alone and code != outbox.EVICTED:
+            changes.tell_dependents(self.queue, job, state)     # a log is to tell the cause before them
         return NEW
 
     def _note_start(self, job, attempt, entry):

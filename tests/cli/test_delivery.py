@@ -320,6 +320,13 @@ def test_logs_of_many_jobs_share_their_files(sandbox):
 
 # ---- hooks ----
 
+def test_a_log_tells_the_cause_before_what_it_cancels(sandbox):
+    sandbox.run("mxq-sub", "--log", "log", "false", check=True)
+    sandbox.run("mxq-sub", "--log", "log", "--after", "1", "true", check=True)
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert [event for _, event in events(sandbox.work / "log")] == ["1/000", "2/000", "1.1/001", "1.1/005", "2/009"]
+
+
 def test_a_hook_that_ends_its_caller_holds_up_nobody_and_is_parked_in_the_end(sandbox):
     fill(sandbox, owing(sandbox, 1, hook="echo >>tries; kill -9 $PPID"), owing(sandbox, 2, hook="touch works"))
     collect(sandbox, status=-signal.SIGKILL)
