@@ -248,5 +248,7 @@ if __name__ == "__main__":
         print("install.py: error: %s" % failure, file=sys.stderr)
         sys.exit(1)
     except OSError as failure:
-        print("install.py: error: cannot write %s: %s" % (failure.filename, failure.strerror), file=sys.stderr)
+        advice = ": as root, or with PREFIX=$HOME/.local" if isinstance(failure, PermissionError) else ""
+        print("install.py: error: cannot write %s: %s%s" % (failure.filename, failure.strerror, advice),
+              file=sys.stderr)
         sys.exit(1)
