@@ -13,6 +13,8 @@
 #   make install        PREFIX=/usr/local DESTDIR= PYTHON=/usr/bin/python3
 #   make uninstall      removes exactly what install put there
 #   make deb            a Debian package, in DEB=build/deb
+#   make clean          removes what the others made here
+#   make help           this
 #
 # One test: make test T='tests/cli/test_reap.py -k passes_status'
 
@@ -28,7 +30,11 @@ pytest = JOBS=$(JOBS) VENV=$(VENV) tools/run-tests
 install = $(PYTHON) -IS tools/install.py --prefix '$(PREFIX)' --destdir '$(DESTDIR)'
 
 all:
-	@echo 'Nothing to build: run bin/mxq-reap, or make check, or make install.'
+	@echo 'Nothing to build: run bin/mxq-reap, or make check, or make install. make help says what else there is.'
+
+# The comment at the head of this file.
+help:
+	@sed -n '/^#/!q; s/^# \{0,1\}//p' $(firstword $(MAKEFILE_LIST))
 
 setup-tests:
 	@tools/setup-tests '$(PYTHON)' '$(VENV)'
@@ -74,6 +80,7 @@ uninstall:
 
 # From a copy: what dpkg-buildpackage leaves behind stays out of the tree.
 deb:
+	@dpkg-checkbuilddeps || { echo 'make deb: install debhelper, dh-python and build-essential' >&2; exit 1; }
 	@rm -rf $(DEB) && mkdir -p $(DEB)/mxq
 	@tar -c --exclude=./build --exclude=./.git --exclude='./.venv*' --exclude=__pycache__ . | tar -x -C $(DEB)/mxq
 	@cd $(DEB)/mxq && dpkg-buildpackage -b -us -uc
@@ -83,5 +90,5 @@ clean:
 	rm -rf build $(VENV) $(VENV).new $(VENV).lock
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
-.PHONY: all setup-tests check check-crash check-engines check-scale long-check \
+.PHONY: all help setup-tests check check-crash check-engines check-scale long-check \
 	check-installed test lint completions bench install uninstall deb clean

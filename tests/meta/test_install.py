@@ -1,6 +1,7 @@
 """make install and pip install: what is installed behaves like the tree, and uninstall leaves nothing."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -16,6 +17,7 @@ def make(*argv, umask=0o022):
     done = subprocess.run(["make", "-C", str(TREE), *argv], env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                           stderr=subprocess.STDOUT, encoding="utf-8", preexec_fn=lambda: os.umask(umask), check=False)
     assert done.returncode == 0, done.stdout
+    return done.stdout
 
 
 def list_tree(folder):
@@ -190,3 +192,22 @@ def test_an_interpreter_that_cannot_do_is_refused(tmp_path):
                            "--python", "/bin/false", "install"], stderr=subprocess.PIPE, encoding="utf-8", check=False)
     assert done.returncode == 1 and "not a Python" in done.stderr
     assert list_tree(tmp_path) == []
+
+
+@pytest.mark.needs("setpriv")
+def test_who_may_not_write_there_is_told_what_to_do(tmp_path):
+    tmp_path.chmod(0o555)
+    powerless = ["setpriv", "--bounding-set=-all"] if os.geteuid() == 0 else []
+    done = subprocess.run([*powerless, sys.executable, str(TREE / "tools/install.py"), "--prefix",
+                           str(tmp_path / "prefix"), "install"], stderr=subprocess.PIPE, encoding="utf-8", check=False)
+    tmp_path.chmod(0o755)
+    assert done.returncode == 1
+    assert done.stderr.endswith(": Permission denied: as root, or with PREFIX=$HOME/.local\n")
+    assert list_tree(tmp_path) == []
+
+
+def test_make_help_lists_what_make_does():
+    listed = set(re.findall(r"(?m)^  make ([\w-]+)", make("help", "--no-print-directory")))
+    phony = re.search(r"(?ms)^\.PHONY:(.*)", (TREE / "Makefile").read_text("utf-8")).group(1).replace("\\", " ").split()
+    # What is left out: the default, a step of the others, and the target that help shows in a line of its own.
+    assert set(phony) - {"all", "setup-tests", "test"} == listed
