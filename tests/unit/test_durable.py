@@ -175,5 +175,8 @@ def test_the_type_of_a_file_system_is_that_of_the_mount_on_top(tmp_path, monkeyp
 
 
 def test_the_type_of_this_file_system_is_known(tmp_path):
+    with open("/proc/self/mounts") as mounts:
+        if "/" not in [line.split(" ")[1] for line in mounts]:
+            pytest.skip("machine cannot: the root directory of a chroot is no mount point")
     assert durable.filesystem_type(str(tmp_path))
     assert durable.filesystem_type("/proc/self") == "proc"
