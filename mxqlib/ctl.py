@@ -115,6 +115,21 @@ class Control:
         """One line on standard output: the job, what was done, what happens next."""
         self.status = max(self.status, cli.report(text))
 
+    def collect(self, target):
+        """Have the queue take in a Target's outcomes, and look at it again. True when there was one. Raises Failure."""
+        if not target.ended:
+            return False
+        Intake(self.spool, lambda: self.queue).take([entry["run"] + ".json" for entry in target.ended])
+        self.finder.look(target)
+        return True
+
+    def state_now(self, target):
+        """The state of the job of a Target; None, which is said, when mxq-collect --forget dropped it meanwhile."""
+        job = self.finder.look(target).job
+        if job is None:
+            self.refuse(exits.UNAVAILABLE, "%s: %s" % (target.shown, targets.absence(self.queue, target.number)))
+        return job and job.state
+
     def refuse(self, status, text):
         """One line on standard error; the highest status is how it ends."""
         cli.error(text)
@@ -334,8 +349,9 @@ def _turn(control, operands, state, act, text, rule):
         if changed:
             control.report("%s: %s" % (target.shown, text % target.number if "%" in text else text))
         else:
-            now = control.finder.look(target).job.state
-            control.refuse(exits.UNAVAILABLE, "%s: is %s; %s" % (target.shown, now, rule))
+            now = control.state_now(target)
+            if now is not None:
+                control.refuse(exits.UNAVAILABLE, "%s: is %s; %s" % (target.shown, now, rule))
 
     chosen = _queued(control, operands) if operands else control.finder.all_live(control.values.group, (state,))
     control.change(chosen, act, done)
@@ -358,12 +374,13 @@ def retry(control, operands):
 
     def done(target, changed):
         if not changed:
-            state = control.finder.look(target).job.state
+            state = control.state_now(target)
             why = "is %s; only a job that is over can be tried again" % state
             if state in changes.OVER:
                 why = next("waits for job %d, which is %s: mxq-ctl retry %d %d" % (number, cause, number, target.number)
                            for number, cause in unfinished(target) if cause in changes.OVER)
-            control.refuse(exits.UNAVAILABLE, "%s: %s" % (target.shown, why))
+            if state is not None:
+                control.refuse(exits.UNAVAILABLE, "%s: %s" % (target.shown, why))
             return
         blocking = unfinished(target)
         rest = "".join(", it waits for job %d (%s)" % pair for pair in blocking[:3])
@@ -376,10 +393,7 @@ def retry(control, operands):
 def _collected(control, chosen):
     # An outcome that is in the spool only would come after the new attempt, and be taken for a late one.
     for target in chosen:
-        if target.ended:
-            intake = Intake(control.spool, lambda: control.queue)
-            intake.take([entry["run"] + ".json" for entry in target.ended])
-            control.finder.look(target)
+        control.collect(target)
         yield target
 
 

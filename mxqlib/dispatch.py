@@ -351,6 +351,7 @@ class _Stay:
         work = self.work
         if self.crew.errand is not None:
             return None
+        self.intake.collect()           # what others ran may be to be tried again, or be waited for
         if self.draining:
             return exits.OK
         why = work.drained()

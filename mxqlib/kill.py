@@ -308,8 +308,21 @@ class Kill:
             if known is not None and known.state == "loaded" and known.host == process.context()["host"] \
                     and not target.ended:
                 self.victims.add_loaded(known.run)
-            else:
+            elif not self._waits_after_all(target):
                 self.control.refuse(exits.UNAVAILABLE, "%s: %s" % (target.shown, targets.idle(target)))
+
+    def _waits_after_all(self, target):
+        """True when an outcome that nobody collected yet lets the job be tried again: that is to be stopped."""
+        if target.run is not None or self.queue is None:
+            return False
+        try:
+            if not self.control.collect(target) or target.job is None or target.job.state not in ("queued", "held"):
+                return False
+        except Failure as failure:
+            self.control.refuse(failure.status, "%s: %s" % (target.shown, failure))
+            return False
+        self.waiting.append(target)
+        return True
 
     def _cancel(self, left):
         """Cancel the Targets of left(). The queue may be locked: what was told to end is seen to meanwhile.
@@ -331,7 +344,9 @@ class Kill:
     def _cancelled(self, target, done):
         self.done.add(target.number)
         if not done:
-            self.finder.look(target)    # as a job that one cancelled before was waited for by, or started just now
+            # As a job that one cancelled before was waited for by, or started just now, or was forgotten.
+            if self.control.state_now(target) is None:
+                return
         if done or target.job.state == "cancelled":
             self.control.report("%s: cancelled; it will not be started" % target.shown)
         elif target.job.state in ("queued", "held"):
@@ -346,6 +361,9 @@ class Kill:
             known = self.finder.look(target).known
             if target.running or (known is not None and known.is_active and known.host == here and not target.ended):
                 self.aim(target)
+            else:
+                self._waits_after_all(target)
+        self._cancel(self._not_done)
 
     def _waits_again(self, run):
         """A run that was loaded was given back before it started: its job is as any other that waits."""

@@ -148,6 +148,17 @@ def test_a_front_ends_as_its_job_did(sandbox):
     assert front.wait(20) == -signal.SIGTERM
 
 
+@pytest.mark.parametrize("words", [["1"], ["-g", "default"], ["--all"]])
+def test_a_job_that_will_be_tried_again_is_cancelled(sandbox, words):
+    """Its failed attempt is in the spool only: the next mxq-collect would have queued it again."""
+    submit(sandbox, "--retries", "2", "false")
+    sandbox.run("mxq-run", check=True)
+    wait_until_ended(sandbox, "1.1")
+    assert ctl(sandbox, "kill", *words) == (0, ["1: cancelled; it will not be started"], [])
+    sandbox.run("mxq-collect", check=True)
+    assert states(sandbox) == {1: "cancelled"}
+
+
 def test_a_stopped_run_can_be_killed(sandbox):
     run = detach(sandbox, "sleep", "1000")
     main = read_record(sandbox, run)["main"]["pid"]

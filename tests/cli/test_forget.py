@@ -199,3 +199,15 @@ def test_a_lock_is_waited_for(sandbox):
 def test_bad_usage(sandbox, argv, words):
     done = sandbox.run("mxq-collect", *argv)
     assert done.returncode == 64 and words in done.stderr
+
+
+@pytest.mark.parametrize("words", [["retry"], ["hold"], ["release"], ["kill"]], ids=lambda words: words[0])
+def test_jobs_that_are_forgotten_while_mxq_ctl_looks_are_said(sandbox, words):
+    """Between the look at the operands and the change another process forgets them; the rest is still done."""
+    sandbox.run("mxq-sub", "-f", "-", input="false\n" * 40, check=True)
+    sandbox.run("mxq-run", "--wait", check=True)
+    forgetting = sandbox.spawn("mxq-collect", "--forget", "0s")
+    done = sandbox.run("mxq-ctl", *words, *map(str, range(1, 41)))
+    assert forgetting.wait(20) in (0, 75)
+    assert done.returncode in (0, 69) and "Traceback" not in done.stderr
+    assert len(done.stdout.splitlines()) + len(done.stderr.splitlines()) == 40

@@ -441,6 +441,14 @@ def test_two_queues_that_share_a_spool_lose_no_outcome(sandbox):
     assert json.loads(sandbox.run("mxq-ls", "--json", env={"MXQ_DIR": dirs[0]}, check=True).stdout)["exit"] == 3
 
 
+def test_what_another_ran_is_tried_again(sandbox):
+    submit(sandbox, "--retries", "1", "--", "sh", "-c", 'test "$MXQ_RUN" = 1.2')
+    sandbox.run("mxq-run", check=True)
+    sandbox.wait_for(lambda: not sandbox.pids())
+    sandbox.run("mxq-run", "--wait", check=True)
+    assert states(sandbox) == {1: "finished"}
+
+
 def test_bad_options(sandbox):
     for words in (["-j", "0"], ["-j", "-1"], ["-m", "x"], ["--max", "99999999999999999999"], ["operand"], ["--nope"]):
         done = sandbox.run("mxq-run", *words)
