@@ -17,7 +17,7 @@ LAYERS = (
     ("words of the spool", "place record spool outcome outer request lock remover "
                           "wire attempt reaper front tree kin watcher runners rollcall table progress timeline"),
     ("words of the queue", "jobqueue schema intake outbox delivery "
-                          "capacity crew dispatch adoption targets kill listing detail forget check report"),
+                          "capacity crew dispatch adoption targets control kill listing detail forget check report"),
     ("commands", "reap collect ls adopt sub run wait ctl"),
 )
 RANKS = {name: rank for rank, (_, names) in enumerate(LAYERS) for name in names.split()}
