@@ -15,6 +15,7 @@ program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "mxq"
 quiet = False       # -q: warnings are not shown
 verbose = False     # -v: steps are shown
 message_file = None     # where a detached process says what it has to say
+clear_line = None   # takes away a line of progress before a message is written over it
 unreported = False  # standard output took no report
 were_closed = []    # which of the descriptors 0, 1, 2 were: what is written there now is lost
 suspects = []       # functions that look whether damaged data explains what nobody foresaw: text, or None
@@ -171,6 +172,8 @@ def printable(text):
 
 def say(severity, text):
     """One line on standard error, in one write, so that lines of several processes do not mix."""
+    if clear_line is not None:
+        clear_line()
     write(("%s: %s: %s\n" % (program, severity, printable(text))).encode("utf-8", "backslashreplace"))
 
 

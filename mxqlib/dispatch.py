@@ -298,7 +298,6 @@ class _Stay:
         except Failure as failure:
             self.retry_at_s = self.look_at_s = now + self.pause_s
             self.pause_s = min(self.pause_s * 2, _LONGEST_PAUSE_S)
-            self.progress.end()
             warn("%s; trying again in %.1f s" % (failure, self.retry_at_s - now))
         return None
 

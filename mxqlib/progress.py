@@ -3,7 +3,7 @@
 import os
 import sys
 
-from mxqlib import clock, units
+from mxqlib import cli, clock, units
 
 _EVERY_S = 0.5
 
@@ -16,6 +16,8 @@ class Progress:
         self.begin_s = clock.boot_s()
         self.next_s = 0.0
         self.width = 0
+        if self.shown:
+            cli.clear_line = self.end
 
     def is_due(self):
         """True when there is a terminal and the line is old enough."""

@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.harness.processes import children, is_alive
+from tests.harness.terminal import Terminal
 from tests.harness.users import as_ordinary_user
 
 
@@ -447,6 +448,15 @@ def test_what_another_ran_is_tried_again(sandbox):
     sandbox.wait_for(lambda: not sandbox.pids())
     sandbox.run("mxq-run", "--wait", check=True)
     assert states(sandbox) == {1: "finished"}
+
+
+def test_a_message_on_a_terminal_does_not_follow_the_line_of_progress(sandbox):
+    submit(sandbox, "-j", "2", "true")
+    submit(sandbox, "sleep", "0.2")
+    run = Terminal(sandbox, "mxq-run", "-j", "1", "--wait")
+    before = run.expect("mxq-run: warning: job 1 can never be started here")
+    assert "waiting" in before and before.rpartition("\r")[2] == "mxq-run: warning: job 1 can never be started here"
+    assert run.process.wait(20) == 69
 
 
 def test_bad_options(sandbox):
