@@ -6,6 +6,8 @@ import stat
 from mxqlib import durable, exits
 from mxqlib.cli import Failure, reason, step
 
+_ELSEWHERE = "MXQ_DIR, MXQ_SPOOL and MXQ_QUEUE name other places"
+
 
 def base(option=None):
     """The base directory: -d, $MXQ_DIR, for root /var/lib/mxq, else $XDG_STATE_HOME/mxq or ~/.local/state/mxq.
@@ -69,7 +71,7 @@ def check_private(path):
     except FileNotFoundError:
         return False
     except OSError as failure:
-        raise Failure(exits.NOPERM, "cannot look at %s: %s" % (path, reason(failure))) from None
+        raise Failure(exits.NOPERM, "cannot look at %s: %s (%s)" % (path, reason(failure), _ELSEWHERE)) from None
     if stat.S_ISLNK(found.st_mode):
         raise Failure(exits.NOPERM, "%s is a symbolic link: name the directory itself" % path)
     if not stat.S_ISDIR(found.st_mode):
@@ -94,5 +96,5 @@ def make_private(path):
     try:
         durable.make_directory(path)
     except OSError as failure:
-        raise Failure(exits.CANTCREAT, "cannot create %s: %s" % (path, reason(failure))) from None
+        raise Failure(exits.CANTCREAT, "cannot create %s: %s (%s)" % (path, reason(failure), _ELSEWHERE)) from None
     check_private(path)

@@ -162,7 +162,12 @@ class Deliverer:
         environ["PATH"] = _search_path(environ.get("PATH"))
         if found.sink == "mail":
             data = mail.message(found, _user_name())
-            command.Command(self.mailer, environ, must_read=True).run(data, self.limit_s, self.stop)
+            try:
+                command.Command(self.mailer, environ, must_read=True).run(data, self.limit_s, self.stop)
+            except Undelivered as failure:
+                if str(failure).startswith("exit 127"):
+                    raise Undelivered("%s (install a mailer, or name one in MXQ_SENDMAIL)" % failure) from None
+                raise
             return
         if found.run:
             environ["MXQ_RUN"] = found.run
