@@ -4,10 +4,32 @@ The numbers travel in the reports, so they are complete under pytest-xdist too.
 """
 
 import collections
+import contextlib
+import glob
+import os
+import stat
+import subprocess
 
 import pytest
 
 TRIED = collections.Counter()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def readable_byte_code():
+    """An error or a kill while Python reads its own byte code has root write it again, with the umask of our commands:
+    others could not read it any more."""
+    yield
+    if os.geteuid() != 0:
+        return
+    library = subprocess.run(["/usr/bin/python3", "-ISc", "import os; print(os.path.dirname(os.__file__))"],
+                             capture_output=True, text=True, check=True).stdout.strip()
+    for path in glob.glob(os.path.join(glob.escape(library), "**", "__pycache__", "*.pyc*"), recursive=True):
+        with contextlib.suppress(FileNotFoundError):        # another worker does the same
+            if not path.endswith(".pyc"):
+                os.unlink(path)         # a kill left it half written
+            elif not os.stat(path).st_mode & stat.S_IROTH:
+                os.chmod(path, 0o644)
 
 
 @pytest.fixture
