@@ -290,9 +290,7 @@ class Kill:
         for target in self.finder.all_running(group):
             self.victims.add(target.name(target.running[0]), target.running[0])
         number = self._cancel(lambda: self.finder.all_live(group, ("queued", "held")))
-        if number is None:
-            self._aim_at_newcomers(group)
-        return number
+        return self._aim_at_newcomers(group) if number is None else number
 
     def _not_done(self):
         return [target for target in self.waiting if target.number not in self.done]
@@ -363,7 +361,7 @@ class Kill:
                 self.aim(target)
             else:
                 self._waits_after_all(target)
-        self._cancel(self._not_done)
+        return self._cancel(self._not_done)
 
     def _waits_again(self, run):
         """A run that was loaded was given back before it started: its job is as any other that waits."""
