@@ -64,23 +64,14 @@ class Control:
 
     def named(self, operands):
         """The Targets of the operands, looked at, each once; what names nothing is refused."""
-        seen = set()
-        for text in operands:
-            try:
-                target = targets.parse(text)
-            except ValueError as failure:
-                self.refuse(exits.USAGE, str(failure))
-                continue
-            if (target.number, target.run) in seen:
-                continue
-            seen.add((target.number, target.run))
+        for target in targets.parse_each(operands, self.refuse):
             if self.finder.look(target).is_known:
                 yield target
             elif self.queue is not None or not os.path.exists(place.queue(self.base)):
                 self.refuse(exits.UNAVAILABLE, "%s: %s" % (
-                    text, targets.absence(self.queue, target.number, target.run)))
+                    target.shown, targets.absence(self.queue, target.number, target.run)))
             else:
-                self.refuse(exits.UNAVAILABLE, "%s: not in the spool, and the queue cannot be asked" % text)
+                self.refuse(exits.UNAVAILABLE, "%s: not in the spool, and the queue cannot be asked" % target.shown)
 
     def running(self, operands):
         """(name, running record) of each run that is named, or of all (of the group); what does not run is refused."""

@@ -43,6 +43,20 @@ def parse(text):
     return Target(text, known and known[0], text)
 
 
+def parse_each(operands, refuse):
+    """The Targets that operands name, each once; one that names none is told to `refuse(status, text)`."""
+    seen = set()
+    for text in operands:
+        try:
+            target = parse(text)
+        except ValueError as failure:
+            refuse(exits.USAGE, str(failure))
+            continue
+        if (target.number, target.run) not in seen:
+            seen.add((target.number, target.run))
+            yield target
+
+
 def absence(queue, number, run=None):
     """In words, that there is no such job or run, and when the queue (or None) had it once, that it was forgotten."""
     what = "run" if run is not None else "job"

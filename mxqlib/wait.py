@@ -107,24 +107,21 @@ class Wait:
 
     def choose(self, operands):
         """Wait for the jobs and runs that operands name; what names none is said, and counts."""
-        seen = set()
-        for text in operands:
-            try:
-                target = targets.parse(text)
-            except ValueError as failure:
-                cli.error(str(failure))
-                self.wrong = max(self.wrong, exits.USAGE)
-                continue
-            if (target.number, target.run) in seen:
-                continue
-            seen.add((target.number, target.run))
+        for target in targets.parse_each(operands, self._refuse):
             if self.finder.look(target).is_known:
                 self.left.append(target)
                 if target.job is not None and target.job.state == "held":
-                    cli.warn("%s: is held; mxq-ctl release %d lets it start" % (text, target.number))
+                    cli.warn("%s: is held; mxq-ctl release %d lets it start" % (target.shown, target.number))
             else:
-                cli.error("%s: %s" % (text, targets.absence(self.finder.queue, target.number, target.run)))
-                self.wrong = max(self.wrong, exits.UNKNOWN)
+                self._refuse_unknown(target)
+
+    def _refuse_unknown(self, target):
+        self._refuse(exits.UNKNOWN, "%s: %s" % (
+            target.shown, targets.absence(self.finder.queue, target.number, target.run)))
+
+    def _refuse(self, status, text):
+        cli.error(text)
+        self.wrong = max(self.wrong, status)
 
     def choose_all(self, group):
         """Wait for all jobs (of a group) that are alive now, and all runs that the queue does not know yet."""
@@ -160,8 +157,7 @@ class Wait:
         running, ended = [], []
         for target in looked:
             if not self.finder.look(target).is_known:
-                cli.error("%s: %s" % (target.shown, targets.absence(self.finder.queue, target.number, target.run)))
-                self.wrong = max(self.wrong, exits.UNKNOWN)
+                self._refuse_unknown(target)
                 self.left.remove(target)
             for entry in target.running:
                 self._see(entry, running, ended)
