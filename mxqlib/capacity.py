@@ -92,7 +92,6 @@ class Occupied:
     def __init__(self, where, runners):
         self.spool, self.runners = where, runners
         self._seen = {}             # file name -> (identity, share or None)
-        self._damaged = set()       # file names
 
     def shares(self, active, over=()):
         """(threads, memory, cpus, group) of each run; `active` as jobqueue.jobs.active() gives it. `over`: names of
@@ -111,7 +110,7 @@ class Occupied:
             share = self._look(name, host)
             if share is not None:
                 shares[name] = share
-        ended = set(names).difference(shares).difference(self._damaged)
+        ended = {name for name in names if name in self._seen and name not in shares}
         for name, share in here:
             if name not in ended:
                 shares.setdefault(name, share)
@@ -126,11 +125,10 @@ class Occupied:
         known = self._seen.get(name)
         if known is not None and known[0] == identity:
             return known[1]
-        self._damaged.discard(name)
         try:
             entry = self.spool.load(name)
         except (record.Damaged, OSError):
-            self._damaged.add(name)     # mxq-collect says so and puts it aside; what the queue knows of it counts
+            self._seen.pop(name, None)  # mxq-collect says so and puts it aside; what the queue knows of it counts
             return None
         share = None
         if entry is not None and entry["state"] == record.RUNNING and entry["host"] == host and _is_of_this_boot(entry):
