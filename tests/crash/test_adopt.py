@@ -11,11 +11,12 @@ import signal
 import pytest
 
 from tests.harness import oracle, processes, strace
-from tests.harness.adopting import kill, parent_of_orphans, reap, reap_all
+from tests.harness.adopting import kill, reap, reap_all
 from tests.harness.queueing import detach, submit
+from tests.harness.reaping import words
 from tests.harness.sandbox import wait_for
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(900)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.usefixtures("parent"), pytest.mark.timeout_s(900)]
 
 JOB = "echo begun >>job; sleep 0.03; echo ended >>job; exit 3"
 TRUE_STATUS = 3 << 8
@@ -26,19 +27,6 @@ SPOOL_CALLS = ("fallocate", "write", "fsync", "rename", "unlink", "ftruncate")
 EFFECTS = SPOOL_CALLS + ("flock", "clone", "exit_group", "wait4", "waitid",
     "setsid", "setpgid", "prctl", "pipe2", "dup2",
                          "rt_sigtimedwait", "poll", "ioctl", "pidfd_open", "pidfd_send_signal", "sendto", "recvmsg")
-
-
-@pytest.fixture(autouse=True)
-def parent():
-    """Orphans fall to us, and we reap none: whoever asks can know how they ended."""
-    with parent_of_orphans():
-        yield
-
-
-def words(sandbox):
-    """What the job wrote."""
-    job = sandbox.work / "job"
-    return job.read_text().split() if job.exists() else []
 
 
 def recover(sandbox):

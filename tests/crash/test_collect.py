@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.harness import oracle, order, records, sandbox as sandbox_module, strace
+from tests.harness.faults import report
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
 
@@ -123,12 +124,6 @@ def files(sandbox):
             "spool/corrupt", "spool/corrupt/8.1.json", "spool/corrupt/%s.json" % CONTRADICTED]
     found = [sandbox.mxq_dir / name for name in made] + list(sandbox.mxq_dir.glob("**/*"))
     return sorted(set(found + list((sandbox.path / "fallback").glob("*"))))
-
-
-def report(failures):
-    """Fail with all that went wrong, the first three at length."""
-    assert not failures, "%d failures\n%s\n%s" % (
-        len(failures), "\n\n".join(failures[:3]), "\n".join(text.split("\n")[0][:300] for text in failures[3:40]))
 
 
 # --- kill -------------------------------------------------------------------------

@@ -3,30 +3,17 @@
 import pytest
 
 from tests.harness import oracle, order, processes, strace
-from tests.harness.adopting import parent_of_orphans, reap_all
-from tests.harness.faults import error_points, is_meant
+from tests.harness.adopting import reap_all
+from tests.harness.faults import error_points, is_meant, report
 from tests.harness.queueing import detach, states, submit, wait_until_ended
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1200)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.usefixtures("parent"), pytest.mark.timeout_s(1200)]
 
 FRONT = {"front": "-"}
 RUN = {"front": "-", "reaper": "0", "main": "0.0"}
 JOB = ("sh", "-c", "echo begun >>job; exec sleep 1000")
 EFFECTS = ("flock", "fcntl", "fsync", "fdatasync", "pwrite64", "write", "unlink", "clone", "sendmsg", "recvmsg",
            "fallocate", "rename", "setsid", "rt_sigtimedwait", "exit_group")
-
-
-@pytest.fixture(autouse=True)
-def parent():
-    """Orphans fall to us, and we reap none: whoever asks can know how they ended."""
-    with parent_of_orphans():
-        yield
-
-
-def report(failures):
-    """Fail with all that went wrong, the first three at length."""
-    reap_all()
-    assert not failures, "%d failures\n%s" % (len(failures), "\n\n".join(failures[:3]))
 
 
 # ---- kill of what runs ----

@@ -13,6 +13,7 @@ import subprocess
 import pytest
 
 from tests.harness import oracle, order, records, strace
+from tests.harness.faults import report
 from tests.harness.owing import events, fill, owed, owing
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1200)]
@@ -86,12 +87,6 @@ def check(sandbox, *options, exactly=False):
     assert len(found["lines"]) == 2
     assert len(found["hooks"]) <= most and len(found["mails"]) <= most
     assert not (sandbox.mxq_dir / "queue.db-owed").exists()
-
-
-def report(failures):
-    """Fail with all that went wrong, the first three at length."""
-    assert not failures, "%d failures\n%s\n%s" % (
-        len(failures), "\n\n".join(failures[:3]), "\n".join(text.split("\n")[0][:300] for text in failures[3:40]))
 
 
 # --- kill -------------------------------------------------------------------------

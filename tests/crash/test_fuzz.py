@@ -104,6 +104,16 @@ def accepted(run, data):
     return entry
 
 
+def put(runs, run, data, good, bad):
+    """Write `data` as the file of `run`, and note its record in `good`, or its name in `bad`."""
+    (runs / (run + ".json")).write_bytes(data)
+    entry = accepted(run, data)
+    if entry is None:
+        bad.add(run + ".json")
+    else:
+        good[run] = entry
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_spoilt_records_are_put_aside_or_do_no_harm(seed, sandbox, tally):
     """What passes the check can be committed, listed, shown, told and waited for; the rest is put aside."""
@@ -112,12 +122,7 @@ def test_spoilt_records_are_put_aside_or_do_no_harm(seed, sandbox, tally):
     good, bad = {}, set()
     for n in range(1, COUNT):
         run, data = make(chance, n)
-        (runs / (run + ".json")).write_bytes(data)
-        entry = accepted(run, data)
-        if entry is None:
-            bad.add(run + ".json")
-        else:
-            good[run] = entry
+        put(runs, run, data, good, bad)
         tally["record"] += 1
     assert min(len(good), len(bad)) > COUNT / 6
     for words in (["mxq-ls"], ["mxq-ls", "--json"], ["mxq-ls", "--events"], ["mxq-adopt", "-n"],
@@ -162,12 +167,7 @@ def test_a_record_cut_or_changed_at_a_byte_is_put_aside(sandbox, tally):
         form = chance.choice([line[:at], line[:at] + byte + line[at + 1:], line[:at] + line[at + 1:],
                               line[:at] + byte + line[at:]])
         data = form.replace(b'"1.1","job":1,', b'"%s","job":%d,' % (run.encode(), n))
-        (runs / (run + ".json")).write_bytes(data)
-        entry = accepted(run, data)
-        if entry is None:
-            bad.add(run + ".json")
-        else:
-            good[run] = entry
+        put(runs, run, data, good, bad)
         tally["record"] += 1
     assert len(bad) > 200 and good
     judge("mxq-collect", sandbox.run("mxq-collect"), 4)

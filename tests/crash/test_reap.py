@@ -11,7 +11,7 @@ import pytest
 
 from mxqlib import record as format_of
 from tests.harness import order, powerloss, strace
-from tests.harness.faults import DISK, ROOM, error_points, is_meant
+from tests.harness.faults import DISK, ROOM, error_points, is_meant, report
 
 pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
 
@@ -94,12 +94,6 @@ def kill_each(workload, role, names, judge, tally, **options):
             judge(judged, traced.returncode)
         tally["kill"] += point.fired[0]
     report(failures)
-
-
-def report(failures):
-    """Fail with all that went wrong, the first three at length."""
-    assert not failures, "%d failures\n%s\n%s" % (
-        len(failures), "\n\n".join(failures[:3]), "\n".join(text.split("\n")[0][:300] for text in failures[3:40]))
 
 
 def expect(status, *wanted):

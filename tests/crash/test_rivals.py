@@ -3,30 +3,23 @@ told once, what is lost is lost once."""
 
 import pytest
 
-from tests.crash.test_adopt import TRUE_STATUS, adopting, is_idle, reaping, words
-from tests.harness import oracle, order, powerloss, strace
-from tests.harness.adopting import kill, parent_of_orphans, reap, reap_all
+from tests.crash.test_adopt import TRUE_STATUS, adopting, is_idle, reaping
+from tests.harness import faults, oracle, order, powerloss, strace
+from tests.harness.adopting import kill, reap, reap_all
 from tests.harness.faults import error_points, is_meant
 from tests.harness.queueing import detach
+from tests.harness.reaping import words
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.usefixtures("parent"), pytest.mark.timeout_s(1800)]
 
 FRONT = {"front": "-"}
 SPOOL_CALLS = ("fallocate", "write", "fsync", "rename", "unlink", "ftruncate")
 EFFECTS = SPOOL_CALLS + ("flock", "clone", "setsid", "waitid", "wait4", "exit_group")
 
 
-@pytest.fixture(autouse=True)
-def parent():
-    """Orphans fall to us, and we reap none: whoever asks can know how they ended."""
-    with parent_of_orphans():
-        yield
-
-
 def report(failures, tally, what):
     """Fail with all that went wrong, the first three at length."""
-    reap_all()
-    assert not failures, "%d failures\n%s" % (len(failures), "\n\n".join(failures[:3]))
+    faults.report(failures)
     assert tally[what]
 
 

@@ -11,11 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.harness import oracle, order, strace
-from tests.harness.adopting import parent_of_orphans, reap_all
-from tests.harness.faults import DISK, ROOM, error_points, is_meant
+from tests.harness.adopting import reap_all
+from tests.harness.faults import DISK, ROOM, error_points, is_meant, report
+from tests.harness.reaping import words
 from tests.harness.sandbox import Sandbox
 
-pytestmark = [pytest.mark.needs("strace"), pytest.mark.timeout_s(1800)]
+pytestmark = [pytest.mark.needs("strace"), pytest.mark.usefixtures("parent"), pytest.mark.timeout_s(1800)]
 
 # `busy` is there while the job runs: of two at once one finds it.
 JOB = "mkdir busy || echo overlap >>job; echo begun >>job; sleep 0.03; echo ended >>job; rmdir busy; exit 3"
@@ -71,19 +72,6 @@ def prepared():
         workload.remove()
 
 
-@pytest.fixture(autouse=True)
-def parent():
-    """Orphans fall to us, and we reap none: whoever asks can know how they ended."""
-    with parent_of_orphans():
-        yield
-
-
-def words(sandbox):
-    """What the jobs wrote."""
-    job = sandbox.work / "job"
-    return job.read_text().split() if job.exists() else []
-
-
 def recover(traced):
     """Have what was left lying seen to by whoever it is for, until no job waits or runs."""
     box = traced.sandbox
@@ -121,13 +109,6 @@ def judge(traced, workload, may_be_lost=False):
     assert len(runs) == workload.count and (may_be_lost or not lost), [tuple(row) for row in runs.values()]
     oracle.check(box, {run: TRUE_STATUS for run in runs if run not in lost}, lost=lost)
     assert not [path.name for path in (box.mxq_dir / "runners").iterdir() if path.name[0].isdigit()]
-
-
-def report(failures):
-    """Fail with all that went wrong, the first three at length."""
-    reap_all()
-    assert not failures, "%d failures\n%s\n%s" % (
-        len(failures), "\n\n".join(failures[:3]), "\n".join(text.split("\n")[0][:300] for text in failures[3:40]))
 
 
 # ---- kill ----

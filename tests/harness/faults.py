@@ -37,3 +37,9 @@ def is_meant(traced, point):
         return True
     struck = [call for call in traced.calls(fault.role) if call.injected][:1]
     return any(str(traced.sandbox.path) in path for call in struck for path in call.paths)
+
+
+def report(failures):
+    """Fail with all that went wrong, as strace's strike() noted it: the first three at length."""
+    assert not failures, "%d failures\n%s\n%s" % (
+        len(failures), "\n\n".join(failures[:3]), "\n".join(text.split("\n")[0][:300] for text in failures[3:40]))

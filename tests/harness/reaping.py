@@ -47,3 +47,9 @@ def nothing_was_started(sandbox):
     """No record, no room for one, and `ran`, which the job would have made, is not there."""
     left = sorted(path.name for path in sandbox.runs.iterdir()) if sandbox.runs.is_dir() else []
     return left == [] and not (sandbox.work / "ran").exists()
+
+
+def words(sandbox):
+    """What jobs wrote into the file `job`."""
+    job = sandbox.work / "job"
+    return job.read_text().split() if job.exists() else []
