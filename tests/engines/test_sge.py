@@ -5,18 +5,19 @@ its session, signals to the job's process group reach front and MAIN. Grid Engin
 job's added group id at once, ours too, and warns before only with -notify.
 """
 
-import json
+import functools
 import re
 
 import pytest
 
+from tests.harness import outside
+from tests.harness.outside import STATE_S, wait_ready
 from tests.harness.sandbox import BIN, wait_for
 from tests.harness.sge import GridEngine
 from tests.harness.users import as_ordinary_user
 
 pytestmark = [pytest.mark.as_root, pytest.mark.timeout_s(240)]
 
-STATE_S = 60        # how long a state of Grid Engine's may take to come
 # After a KILL to every process: the reaper got it, too, a moment before or after it had written what it saw of MAIN.
 KILLED = (("lost", None, None), ("failed", None, 9))
 
@@ -41,12 +42,6 @@ def inside(sge, box, *argv, check=True):
     return box.run(*sge.command(*as_ordinary_user(box), *argv, cwd=box.work), check=check).stdout
 
 
-def wait_ready(box, *names):
-    """Wait until jobs have made files of these names."""
-    for name in names:
-        wait_for((box.work / name).exists, STATE_S, name)
-
-
 def accounts(sge, job, tasks=1):
     """What qacct says, once Grid Engine knows that all tasks have ended: a dict for each."""
     return wait_for(lambda: len(sge.accounts(job)) == tasks and sge.accounts(job), STATE_S, "the end of job %s" % job)
@@ -58,27 +53,18 @@ def status(sge, job):
 
 
 def record_of(box, job):
-    """The only record of a job of Grid Engine's."""
-    found = [record for record in box.records() if record["outer"]["JOB_ID"] == job]
-    assert len(found) == 1, found
-    return found[0]
+    """The only record of a job."""
+    return outside.record_of(box, "JOB_ID", job)
 
 
 def ended(box, job):
     """(exit, signal, reason) of the record, once it is there."""
-    wait_for(lambda: record_of(box, job)["state"] == "ended", STATE_S, "the record of %s" % job)
-    record = record_of(box, job)
-    return record["exit"], record["signal"], record["reason"]
+    return outside.ended(box, "JOB_ID", job)
 
 
 def rows(sge, box):
-    """What mxq-ls says once the spool was collected: in the order of the queue, the record's ids under `outer`."""
-    inside(sge, box, "mxq-collect")
-    assert box.records() == []
-    numbers = [json.loads(line)["job"] for line in inside(sge, box, "mxq-ls", "--json").splitlines()]
-    shown = inside(sge, box, "mxq-ls", "--json", *(word for number in numbers for word in ("-l", number)))
-    found = [json.loads(line) for line in shown.splitlines()]
-    return [dict(row, outer=row["runs"][0]["record"]["outer"]) for row in found]
+    """What mxq-ls says once the spool was collected, in the order of the queue."""
+    return outside.rows(box, functools.partial(inside, sge, box))
 
 
 def wait_stopped(sge, box, record):

@@ -4,17 +4,17 @@ Jobs are batch scripts that end in `exec mxq-reap`: what Slurm starts, signals a
 (22.05, proctrack/linuxproc) starts a batch job once every two seconds and looks at time limits twice a minute.
 """
 
-import json
+import functools
 
 import pytest
 
+from tests.harness import outside
+from tests.harness.outside import STATE_S, wait_ready
 from tests.harness.reaping import received
 from tests.harness.sandbox import Sandbox, wait_for
 from tests.harness.slurm import Slurm
 
 pytestmark = [pytest.mark.as_root, pytest.mark.timeout_s(240)]
-
-STATE_S = 60        # how long a state of Slurm's may take to come
 
 
 @pytest.fixture(scope="module")
@@ -45,12 +45,6 @@ def inside(slurm, box, *argv):
     return box.run(*slurm.command(*argv, cwd=box.work), check=True).stdout
 
 
-def wait_ready(box, *names):
-    """Wait until jobs have made files of these names."""
-    for name in names:
-        wait_for((box.work / name).exists, STATE_S, name)
-
-
 def wait_state(slurm, job, *states, timeout_s=STATE_S):
     """Wait until Slurm says so, and return (JobState, ExitCode)."""
     def look():
@@ -60,30 +54,19 @@ def wait_state(slurm, job, *states, timeout_s=STATE_S):
 
 
 def record_of(box, job):
-    """The only record of a job of Slurm's."""
-    found = [record for record in box.records() if record["outer"]["SLURM_JOB_ID"] == job]
-    assert len(found) == 1, found
-    return found[0]
+    """The only record of a job."""
+    return outside.record_of(box, "SLURM_JOB_ID", job)
 
 
 def ended(box, job):
-    """(state of the job, exit, signal, reason) of the record, once it is there."""
-    wait_for(lambda: record_of(box, job)["state"] == "ended", STATE_S, "the record of %s" % job)
-    record = record_of(box, job)
-    return record["exit"], record["signal"], record["reason"]
+    """(exit, signal, reason) of the record, once it is there."""
+    return outside.ended(box, "SLURM_JOB_ID", job)
 
 
 def rows(slurm, box):
-    """What mxq-ls says once the spool was collected: by the number of Slurm's job, its ids under `outer`."""
-    inside(slurm, box, "mxq-collect")
-    assert box.records() == []
-    numbers = [json.loads(line)["job"] for line in inside(slurm, box, "mxq-ls", "--json").splitlines()]
-    shown = inside(slurm, box, "mxq-ls", "--json", *(word for number in numbers for word in ("-l", number)))
-    found = {}
-    for row in map(json.loads, shown.splitlines()):
-        row["outer"] = row["runs"][0]["record"]["outer"]
-        found[row["outer"]["SLURM_JOB_ID"]] = row
-    return found
+    """What mxq-ls says once the spool was collected, by the number of Slurm's job."""
+    found = outside.rows(box, functools.partial(inside, slurm, box))
+    return {row["outer"]["SLURM_JOB_ID"]: row for row in found}
 
 
 def test_slurm_sees_the_status_and_the_queue_its_ids(slurm, sandbox):
